@@ -1,0 +1,1 @@
+"""The Flow language: its syntax in two front ends, its vocabulary and its diagnostics."""
