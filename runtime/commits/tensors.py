@@ -1,0 +1,105 @@
+"""Tensors of a commit, through `torch.distributed.checkpoint` (DCP).
+
+DCP keeps its index in a pickle and loads it with no restriction. Here only the classes that such an index consists
+of are accepted, so that a checkpoint from elsewhere can't run code; the tensors themselves are loaded by DCP with
+`weights_only=True`.
+"""
+
+import pickle
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import Tensor
+from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorStorageMetadata
+
+_INDEX_FILE = ".metadata"
+_INDEX_CLASSES: Mapping[str, frozenset[str]] = {
+    "pathlib": frozenset({"PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath"}),
+    "torch": frozenset({"Size"}),
+    "torch.serialization": frozenset({"_get_layout"}),
+    "torch.distributed.checkpoint.filesystem": frozenset({"_StorageInfo"}),
+    "torch.distributed.checkpoint.metadata": frozenset(
+        {
+            "ChunkStorageMetadata",
+            "Metadata",
+            "MetadataIndex",
+            "StorageMeta",
+            "TensorProperties",
+            "TensorStorageMetadata",
+            "_MEM_FORMAT_ENCODING",
+        }
+    ),
+}
+
+
+def save_tensors(folder: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write named tensors into a folder that has none yet, fsynced file by file."""
+    state = {name: tensor.detach() for name, tensor in tensors.items()}
+    with _one_process():
+        dcp.save(state, storage_writer=FileSystemWriter(folder, sync_files=True), no_dist=True)
+
+
+def load_tensors(folder: Path, into: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
+    """Named tensors of a folder: all of them, or those of `into`, filled in place.
+
+    Raises:
+        KeyError, ValueError: `into` has a tensor that isn't there, or has another shape or dtype there.
+    """
+    reader = _SafeReader(folder)
+    stored = reader.read_metadata().state_dict_metadata
+    if into is None:
+        targets = {name: _empty_like(entry) for name, entry in stored.items()}
+    else:
+        targets = {name: tensor.detach() for name, tensor in into.items()}
+        for name, tensor in targets.items():
+            _check_fits(name, tensor, stored)
+    with _one_process():
+        dcp.load(dict(targets), storage_reader=reader, no_dist=True)
+    return targets if into is None else dict(into)
+
+
+def _empty_like(entry: Any) -> Tensor:
+    if not isinstance(entry, TensorStorageMetadata):
+        raise ValueError("the checkpoint holds something other than tensors")
+    return torch.empty(entry.size, dtype=entry.properties.dtype)
+
+
+def _check_fits(name: str, tensor: Tensor, stored: Mapping[str, Any]) -> None:
+    if name not in stored:
+        raise KeyError(f"there is no tensor '{name}' (there are {len(stored)}, such as '{next(iter(stored), '')}')")
+    size, dtype = tuple(stored[name].size), stored[name].properties.dtype
+    if size != tuple(tensor.shape) or dtype != tensor.dtype:
+        have = f"{tuple(tensor.shape)} of {tensor.dtype}"
+        raise ValueError(f"the tensor '{name}' is {size} of {dtype} there, and {have} in this run")
+
+
+class _SafeReader(FileSystemReader):
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        with (Path(self.path) / _INDEX_FILE).open("rb") as stream:
+            metadata: Metadata = _IndexUnpickler(stream).load()
+        if metadata.storage_meta is None:
+            metadata.storage_meta = StorageMeta()
+        metadata.storage_meta.load_id = self.load_id
+        return metadata
+
+
+class _IndexUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        is_dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
+        if not is_dtype and name not in _INDEX_CLASSES.get(module, ()):
+            raise pickle.UnpicklingError(f"the index names {module}.{name}, which no checkpoint of tensors needs")
+        return super().find_class(module, name)
+
+
+@contextmanager
+def _one_process() -> Iterator[None]:
+    """Without DCP's remark that it works in a single process: that is what is meant."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
+        yield
