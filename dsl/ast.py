@@ -18,10 +18,11 @@ class Node:
 
 @dataclass(frozen=True)
 class Num(Node):
-    """A number, with its unit where one was written: `0.2`, `64 prompts`."""
+    """A number, with its unit where one was written: `0.2`, `64 prompts`. `raw` is how the author spelt it (`1e-6`)."""
 
     value: int | float
     unit: str | None = None
+    raw: str | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -95,10 +96,20 @@ Expr: TypeAlias = Num | Str | Bool | Name | Attr | Index | Call | Unary | Binary
 
 @dataclass(frozen=True, kw_only=True)
 class Statement(Node):
-    """A statement with the comments around it (whole lines before, one at its end)."""
+    """A statement with what the formatter keeps besides its meaning.
+
+    leading: the comments on whole lines before it (and those inside its brackets), `#` included; "" is a blank line.
+    trailing: the comment at the end of its line; of a block, of its header.
+    closing: the comments at the end of its block.
+    blank_before: the author left a blank line before it.
+    name_span: where the name stands that it binds or is about (`policy` in `update policy(...)`).
+    """
 
     leading: tuple[str, ...] = field(default=(), compare=False, repr=False)
     trailing: str | None = field(default=None, compare=False, repr=False)
+    closing: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    blank_before: bool = field(default=False, compare=False, repr=False)
+    name_span: Span = field(default=NOWHERE, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -274,8 +285,9 @@ TopLevel: TypeAlias = Import | FromImport | Def | Flow | ClusterDecl | Place
 
 @dataclass(frozen=True)
 class Module(Node):
-    """One file. `closing` are the comments after its last statement."""
+    """One file. `leading` are the comments before its docstring, `closing` those after its last statement."""
 
     body: tuple[TopLevel, ...]
     doc: str | None = None
+    leading: tuple[str, ...] = field(default=(), compare=False, repr=False)
     closing: tuple[str, ...] = field(default=(), compare=False, repr=False)
