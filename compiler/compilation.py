@@ -1,0 +1,78 @@
+"""The public stages of a compilation: a source file, its checked graph, its plan."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..dsl import ast
+from ..dsl.diagnostics import Diagnostic, FlowError, Report, in_order, suggest
+from ..dsl.modules import FlowModule, Loader
+from .facts import Places
+from .graph import Constant, Graph
+from .passes.check import check
+from .passes.elaborate import elaborate
+from .passes.infer import infer
+
+
+@dataclass(frozen=True)
+class Source:
+    """A loaded file: its module, what was found wrong so far, and texts for quoting."""
+
+    module: FlowModule
+    report: Report
+    loader: Loader
+
+    @property
+    def places(self) -> Places:
+        return Places((self.module.path.parent, Path.cwd()))
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A flow that passed every check, with its typed graph and its warnings."""
+
+    source: Source
+    flow: ast.Flow
+    graph: Graph
+    warnings: tuple[Diagnostic, ...]
+
+
+def load_source(path: Path, flow: str | None = None) -> Source:
+    """Load a `.flow` file, or trace flow `flow` of a Python file. Raises OSError if the file can't be read."""
+    report = Report()
+    loader = Loader(report)
+    if path.suffix == ".py":
+        from ..dsl.tracing import load_flow
+
+        tree = load_flow(str(path), flow or "")
+        loader.sources[str(path)] = path.read_text(encoding="utf-8")
+        return Source(loader.load_tree(tree, path, path.stem), report, loader)
+    return Source(loader.load_file(path), report, loader)
+
+
+def choose_flow(source: Source, name: str | None) -> ast.Flow:
+    """The flow of that name, or the only one of the file. Raises FlowError."""
+    flows = source.module.flows()
+    if name is None and len(flows) == 1:
+        return next(iter(flows.values()))
+    if name in flows:
+        return flows[name]
+    source.report.raise_if_errors()
+    path = source.module.path.name
+    if not flows:
+        source.report.add("E0115", f"`{path}` holds no flow", help="it starts with `flow NAME():`")
+    elif name is None:
+        help = f"name one: {', '.join(f'`{path}:{f}`' for f in flows)}"
+        source.report.add("E0115", f"`{path}` holds {len(flows)} flows", help=help)
+    else:
+        source.report.add("E0115", f"`{path}` holds no flow `{name}`", help=suggest(name, flows))
+    raise FlowError(in_order(source.report.diagnostics))
+
+
+def check_flow(source: Source, flow: ast.Flow, settings: Mapping[str, Constant]) -> Checked:
+    """Type and check one flow. Raises FlowError with everything found, if any of it is an error."""
+    report = source.report
+    graph = infer(elaborate(source.module, flow, settings, report), report, source.places)
+    check(graph, report, source.places)
+    report.raise_if_errors()
+    return Checked(source, flow, graph, tuple(in_order(report.diagnostics)))

@@ -1,0 +1,153 @@
+"""Questions about a graph that several passes ask: what depends on what, and what an update's loss is made of."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from .graph import Axis, Graph, Node, Ref, is_scoped
+
+NO_DEPENDENCE_OF_GRADIENT = frozenset({"==", "!=", "<", "<=", ">", ">=", "and", "or", "not", "stop_gradient"})
+
+
+def ancestors(ids: Iterable[int], nodes: Mapping[int, Node]) -> set[int]:
+    """The given nodes and everything they are computed from."""
+    seen: set[int] = set()
+    stack = list(ids)
+    while stack:
+        id = stack.pop()
+        if id not in seen:
+            seen.add(id)
+            stack += list(nodes[id].refs())
+    return seen
+
+
+def named(nodes: Mapping[int, Node], ref: object) -> str:
+    """How a message calls a value: the user's name, or `value.field`."""
+    if not isinstance(ref, Ref):
+        return str(ref)
+    node = nodes[ref.id]
+    if node.op == "field" and not node.is_named:
+        return f"{named(nodes, node.args['record'])}.{node.attrs['field']}"
+    return node.name
+
+
+@dataclass(frozen=True)
+class Loss:
+    """An update's loss.
+
+    live: ids of the phases of the trained model. dependent: everything computed from them.
+    roots: the root axes of all values in it. unit: the axis whose rows a micro-batch may not cut; None if there is no
+        such axis, and then a minibatch is one micro-batch.
+    two_passes: why one more pass without gradients is needed; None if one pass is enough.
+    """
+
+    minimize: Node
+    live: tuple[int, ...]
+    dependent: frozenset[int]
+    roots: tuple[Axis, ...]
+    unit: Axis | None
+    two_passes: str | None
+
+
+def loss_of(update: Node, nodes: Mapping[int, Node]) -> Loss | None:
+    """The loss of an update; None if it has none, or it is in error."""
+    minimize = next((n for n in update.body if n.op == "minimize"), None)
+    if minimize is None or not isinstance(minimize.args["value"], Ref):
+        return None
+    inside = {n.id for n in update.body}
+    needed = ancestors([minimize.args["value"].id], nodes)
+    live = tuple(sorted(i for i in needed if nodes[i].attrs.get("version") == "live"))
+    dependent = _dependent(live, [n for n in update.body if n.id in needed])
+    roots = _roots(nodes[i] for i in _boundary(needed, inside, nodes))
+    chain = [nodes[i] for i in sorted(dependent)]
+    return Loss(minimize, live, dependent, roots, _unit(chain, live, nodes), _two_passes(chain, dependent, minimize))
+
+
+def carries_gradient(live: Iterable[int], body: Iterable[Node]) -> frozenset[int]:
+    """The nodes through which the gradient of the live phases flows."""
+    reached = set(live)
+    for node in body:
+        stops = node.op == "map" and node.attrs["fn"] in NO_DEPENDENCE_OF_GRADIENT
+        condition = node.args.get("where") or (node.args.get("0") if node.attrs.get("fn") == "where" else None)
+        values = [a for a in node.args.values() if isinstance(a, Ref) and a is not condition]
+        if not stops and any(a.id in reached for a in values):
+            reached.add(node.id)
+    return frozenset(reached)
+
+
+def _dependent(live: Iterable[int], body: Iterable[Node]) -> frozenset[int]:
+    reached = set(live)
+    for node in body:
+        if any(r in reached for r in node.refs()):
+            reached.add(node.id)
+    return frozenset(reached)
+
+
+def _boundary(needed: set[int], inside: set[int], nodes: Mapping[int, Node]) -> set[int]:
+    """What the update's block reads from outside, and the values it makes of it."""
+    direct = {r for i in needed & inside for r in nodes[i].refs()}
+    return (direct & needed) | (needed & inside)
+
+
+def _roots(nodes: Iterable[Node]) -> tuple[Axis, ...]:
+    found = {n.type.axis.root for n in nodes if n.type.axis}
+    return tuple(sorted(found, key=str))
+
+
+def _unit(chain: list[Node], live: Iterable[int], nodes: Mapping[int, Node]) -> Axis | None:
+    axes: list[Axis | None] = []
+    for id in live:
+        sequences = nodes[id].args["sequences"]
+        axes.append(nodes[sequences.id].type.axis if isinstance(sequences, Ref) else None)
+    for node in chain:
+        if node.op in ("reduce", "rank", "call") and node.type.axis is not None:
+            axes.append(node.type.axis if node.op == "reduce" else node.type.axis.parent or node.type.axis)
+    unit = axes[0] if axes else None
+    for axis in axes[1:]:
+        unit = common(unit, axis)
+    return unit
+
+
+def common(a: Axis | None, b: Axis | None) -> Axis | None:
+    """The innermost axis above both."""
+    if a is None or b is None:
+        return None
+    return next((x for x in a.chain() if x in b.chain()), None)
+
+
+def _two_passes(chain: list[Node], dependent: frozenset[int], minimize: Node) -> str | None:
+    """Why a loss needs the full sums before any gradient; None if it is linear in them (see `Loss`)."""
+    sums: set[int] = set()
+    for node in chain:
+        reason = _pooled(node, dependent) if is_scoped(node) and node.type.axis is None else _mixed(node, sums)
+        if reason:
+            return reason
+        if node.type.axis is None:
+            sums.add(node.id)
+    return None
+
+
+def _pooled(node: Node, dependent: frozenset[int]) -> str | None:
+    if node.op != "reduce":
+        return f"`{node.name}` sees the whole minibatch"
+    where = node.args.get("where")
+    if isinstance(where, Ref) and where.id in dependent:
+        return f"what `{node.attrs['fn']}` counts depends on the trained model"
+    if node.attrs["fn"] not in ("mean", "sum"):
+        return f"`{node.attrs['fn']}` over the minibatch isn't linear"
+    return None
+
+
+def _mixed(node: Node, sums: set[int]) -> str | None:
+    used = [k for k, a in node.args.items() if isinstance(a, Ref) and a.id in sums]
+    if not used:
+        return None
+    if node.type.axis is not None:
+        return "a sum over the minibatch is read by its rows again"
+    fn = node.attrs.get("fn")
+    linear = fn in ("+", "-", "neg") or (fn == "*" and len(used) == 1) or (fn == "/" and used == ["0"])
+    return None if linear else f"`{fn}` of sums over the minibatch isn't linear"
+
+
+def containers(graph: Graph) -> dict[int, int]:
+    """For every node, the node of the flow's own block that holds it (or is it)."""
+    return {n.id: top.id for top in graph.nodes for n in top.walk()}

@@ -1,0 +1,182 @@
+"""What the compiler can learn of data files and model directories without torch, and without opening the network."""
+
+import csv
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+ROWS_LOOKED_AT = 200
+"""Rows of a data file that decide its columns' dtypes."""
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "spiece.model")
+
+
+@dataclass(frozen=True)
+class DataFacts:
+    """A data file: columns by name with their dtype, and how many rows it has (None: unknown)."""
+
+    path: Path
+    columns: Mapping[str, str]
+    rows: int | None
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """A model directory. tokenizer: a digest, equal only for equal tokenizers; None where there is none."""
+
+    path: Path
+    max_positions: int | None
+    tokenizer: str | None
+    vocabulary: int | None
+
+
+@dataclass(frozen=True)
+class Places:
+    """Folders in which relative paths are looked up, in order: beside the flow, then where the command was run."""
+
+    folders: tuple[Path, ...]
+
+    def find(self, path: str) -> Path | None:
+        return next((f / path for f in self.folders if (f / path).exists()), None)
+
+
+# ---------------------------------------------------------------- data files
+
+
+def data_facts(path: str, places: Places) -> DataFacts | None:
+    """Columns and rows of a data file; None if it isn't on this machine.
+
+    Raises ValueError, naming file and line, if its beginning can't be read.
+    """
+    found = places.find(path)
+    if found is None or found.is_dir():
+        return None
+    return _read_data(found, found.stat().st_mtime_ns)
+
+
+@cache
+def _read_data(path: Path, _modified: int) -> DataFacts | None:
+    match path.suffix.lower():
+        case ".jsonl" | ".ndjson":
+            return _jsonl(path)
+        case ".json":
+            rows = json.loads(path.read_text(encoding="utf-8"))
+            rows = rows.get("data", []) if isinstance(rows, dict) else rows
+            return DataFacts(path, _columns(rows[:ROWS_LOOKED_AT]), len(rows))
+        case ".csv" | ".tsv":
+            return _csv(path)
+        case ".parquet":
+            return _parquet(path)
+    return None
+
+
+def _jsonl(path: Path) -> DataFacts:
+    with path.open(encoding="utf-8") as lines:
+        head = [_json_row(path, i, line) for i, line in enumerate(islice(lines, ROWS_LOOKED_AT), 1) if line.strip()]
+        rest = sum(1 for line in lines if line.strip())
+    return DataFacts(path, _columns(head), len(head) + rest)
+
+
+def _json_row(path: Path, number: int, line: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path.name}, line {number}: not JSON ({error.msg})") from None
+    if not isinstance(row, dict):
+        raise ValueError(f"{path.name}, line {number}: a row is an object with columns, not `{line.strip()[:40]}`")
+    return row
+
+
+def _csv(path: Path) -> DataFacts:
+    with path.open(encoding="utf-8", newline="") as lines:
+        reader = csv.DictReader(lines, delimiter="\t" if path.suffix == ".tsv" else ",")
+        head = list(islice(reader, ROWS_LOOKED_AT))
+        rest = sum(1 for _ in reader)
+    columns = {n: _csv_dtype([r[n] for r in head]) for n in reader.fieldnames or ()}
+    return DataFacts(path, columns, len(head) + rest)
+
+
+def _csv_dtype(values: Iterable[str]) -> str:
+    for dtype, convert in (("int", int), ("float", float)):
+        try:
+            for value in values:
+                convert(value)
+        except (ValueError, TypeError):
+            continue
+        return dtype
+    return "text"
+
+
+def _parquet(path: Path) -> DataFacts:
+    import pyarrow.parquet as parquet
+
+    file = parquet.ParquetFile(path)
+    head = next(file.iter_batches(batch_size=ROWS_LOOKED_AT), None)
+    rows = head.to_pylist() if head is not None else []
+    return DataFacts(path, _columns(rows), file.metadata.num_rows)
+
+
+def _columns(rows: list[dict[str, Any]]) -> dict[str, str]:
+    names = list(rows[0]) if rows else []
+    return {name: _dtype([r.get(name) for r in rows]) for name in names}
+
+
+def _dtype(values: list[Any]) -> str:
+    kinds = {_dtype_of(v) for v in values}
+    if len(kinds) == 1:
+        return kinds.pop()
+    return "float" if kinds == {"int", "float"} else "any"
+
+
+def _dtype_of(value: Any) -> str:
+    match value:
+        case bool():
+            return "bool"
+        case int():
+            return "int"
+        case float():
+            return "float"
+        case str():
+            return "text"
+        case [{"role": _, "content": _}, *_]:
+            return "messages"
+        case list():
+            return "list"
+    return "any"
+
+
+# ---------------------------------------------------------------- model directories
+
+
+def model_facts(path: str, places: Places) -> ModelFacts | None:
+    """What a model directory, or the local cache of a hub id, says of itself; None if it isn't on this machine."""
+    found = places.find(path)
+    folder = found if found and (found / "config.json").is_file() else _cached(path)
+    return _read_model(folder) if folder else None
+
+
+@cache
+def _read_model(folder: Path) -> ModelFacts:
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    positions = config.get("max_position_embeddings") or config.get("n_positions")
+    return ModelFacts(folder, positions, _tokenizer(folder), config.get("vocab_size"))
+
+
+def _tokenizer(folder: Path) -> str | None:
+    found = [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
+    return hashlib.sha256(b"".join(f.read_bytes() for f in found)).hexdigest() if found else None
+
+
+def _cached(hub_id: str) -> Path | None:
+    """The snapshot of a hub id in the local cache, as huggingface_hub lays it out."""
+    home = Path(os.environ.get("HF_HOME", Path.home() / ".cache" / "huggingface"))
+    cache_folder = Path(os.environ.get("HF_HUB_CACHE", home / "hub"))
+    snapshots = cache_folder / f"models--{hub_id.replace('/', '--')}" / "snapshots"
+    found = sorted(snapshots.glob("*/config.json")) if snapshots.is_dir() else []
+    return found[-1].parent if found else None

@@ -1,0 +1,70 @@
+"""Data files and model directories: are they here, and do models agree on the tokens they read?"""
+
+from ....dsl.diagnostics import Note, Report
+from ...facts import Places, data_facts, model_facts
+from ...graph import Graph, Node, Ref, Role
+
+
+def check_sources(graph: Graph, report: Report, places: Places) -> None:
+    for role in graph.roles.values():
+        if role.path and not role.of and model_facts(role.path, places) is None:
+            message = f"model `{role.path}` isn't on this machine: its shape can't be checked"
+            report.add("W0402", message, role.span, help="give the path of a directory, relative to the flow, or fetch the model first")
+    for node in graph.walk():
+        if node.op == "read" and places.find(node.attrs["path"]) is None:
+            message = f"data `{node.attrs['path']}` isn't on this machine: its columns can't be checked"
+            report.add("W0401", message, node.span, help="give a path relative to the flow")
+    _check_tokenizers(graph, report, places)
+    _check_context(graph, report, places)
+
+
+def _check_tokenizers(graph: Graph, report: Report, places: Places) -> None:
+    """A rollout is token ids: only a model with the same tokenizer can read it."""
+    nodes = graph.by_id()
+    for node in graph.walk():
+        if node.op not in ("logprobs", "entropy", "values"):
+            continue
+        source = rollout_source(node, nodes)
+        if source is None:
+            continue
+        writer, reader = graph.roles[source.attrs["model"]], graph.roles[node.attrs["model"]]
+        a, b = _tokenizer(writer, places), _tokenizer(reader, places)
+        if a and b and a != b:
+            report.add(
+                "E0313",
+                f"`{reader.name}` has another tokenizer than `{writer.name}`, which sampled `{source.name}`",
+                node.span,
+                notes=(Note(f"`{source.name}` is sampled here", source.span),),
+                help="only `score` re-tokenises the text; use a model of the same family",
+            )
+
+
+def _tokenizer(role: Role, places: Places) -> str | None:
+    facts = model_facts(role.path, places) if role.path else None
+    return facts.tokenizer if facts else None
+
+
+def rollout_source(node: Node, nodes: dict[int, Node]) -> Node | None:
+    """The draw that made the rollout a phase reads, through `keep` and `collect`."""
+    ref = node.args.get("sequences")
+    while isinstance(ref, Ref):
+        source = nodes[ref.id]
+        if source.op == "generate":
+            return source
+        ref = source.args.get("record") or source.args.get("value")
+    return None
+
+
+def _check_context(graph: Graph, report: Report, places: Places) -> None:
+    """New tokens alone must fit the model's context; prompts are measured when they are read."""
+    for node in graph.walk():
+        budget = node.args.get("max_new_tokens")
+        if node.op != "generate" or not isinstance(budget, int):
+            continue
+        role = graph.roles[node.attrs["model"]]
+        facts = model_facts(role.path, places) if role.path else None
+        if budget < 1:
+            report.add("E0113", f"max_new_tokens is at least 1, not {budget}", node.span)
+        elif facts and facts.max_positions and budget >= facts.max_positions:
+            message = f"max_new_tokens={budget} leaves no room for a prompt: `{role.name}` has a context of {facts.max_positions} tokens"
+            report.add("E0402", message, node.span, help=f"at most {facts.max_positions - 1}, less the longest prompt")

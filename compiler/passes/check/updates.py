@@ -1,0 +1,69 @@
+"""Models and their updates: each is trained by one update or frozen, and each loss reaches its model."""
+
+from collections.abc import Mapping
+
+from ....dsl.diagnostics import Note, Report
+from ...dataflow import carries_gradient, loss_of
+from ...facts import Places
+from ...graph import ERROR, Graph, Node, Ref
+
+
+def check_updates(graph: Graph, report: Report, places: Places) -> None:
+    nodes = graph.by_id()
+    updates = [n for n in graph.walk() if n.op == "update"]
+    for update in updates:
+        _check_update(graph, update, nodes, report)
+    _check_once(updates, "model", "E0301", "model `{}` is updated twice in a step", report)
+    steps = [n for n in graph.walk() if n.op in ("next_state", "next_model")]
+    for key in ("state", "model"):
+        _check_once([n for n in steps if key in n.attrs], key, "E0308", "the next `{}` is given twice", report)
+    _check_trained(graph, updates, steps, report)
+
+
+def _check_once(nodes: list[Node], key: str, code: str, message: str, report: Report) -> None:
+    first: dict[str, Node] = {}
+    for node in nodes:
+        name = node.attrs[key]
+        if name in first:
+            notes = (Note("first here", first[name].span),)
+            report.add(code, message.format(name), node.span, notes=notes, help="merge them into one")
+        first.setdefault(name, node)
+
+
+def _check_trained(graph: Graph, updates: list[Node], steps: list[Node], report: Report) -> None:
+    trained = {u.attrs["model"] for u in updates}
+    for step in steps:
+        if step.attrs.get("model") in trained:
+            report.add("E0308", f"`{step.attrs['model']}` has both an update and a `next`", step.span)
+    for role in graph.roles.values():
+        if role.kind != "unknown" and not role.frozen and role.name not in trained:
+            message = f"model `{role.name}` is neither updated nor frozen"
+            report.add("E0302", message, role.span, help=f"write `model {role.name} = frozen(…)`, or give it an `update`")
+
+
+def _check_update(graph: Graph, update: Node, nodes: Mapping[int, Node], report: Report) -> None:
+    name = update.attrs["model"]
+    if graph.roles[name].frozen:
+        notes = (Note("it is frozen here", graph.roles[name].span),)
+        report.add("E0307", f"`{name}` is frozen and can't be updated", update.span, notes=notes)
+    losses = [n for n in update.body if n.op == "minimize"]
+    if len(losses) != 1:
+        message = f"the update of `{name}` has {len(losses) or 'no'} `minimize`; it has exactly one"
+        report.add("E0305", message, losses[1].span if losses else update.span, help="add the losses: `minimize a + b`" if losses else "add `minimize LOSS`")
+    for loss in losses:
+        _check_reaches(name, update, loss, nodes, report)
+
+
+def _check_reaches(name: str, update: Node, loss: Node, nodes: Mapping[int, Node], report: Report) -> None:
+    if loss.type == ERROR:
+        return
+    found = loss_of(update, nodes)
+    value = loss.args["value"]
+    if found and isinstance(value, Ref) and value.id in carries_gradient(found.live, update.body):
+        return
+    if found and found.live:
+        label, help = "the gradient stops on the way", "take `stop_gradient` or the comparison off the way to the model"
+    else:
+        label = "this holds no phase of the model"
+        help = f"call `{name}` in the update, such as `{name}.logprobs(rollout)`; `rollout.logprobs` are the sampler's constants"
+    report.add("E0304", f"the loss of `{name}` doesn't reach `{name}`: its gradient would be zero", loss.span, label=label, help=help)

@@ -1,0 +1,214 @@
+"""Expressions: names, fields, arithmetic. Calls are in `calls`."""
+
+from collections.abc import Sequence
+
+from ....dsl import ast
+from ....dsl.diagnostics import suggest
+from ....dsl.modules import FlowModule, PythonModule, member, member_help, missing_member
+from ....dsl.vocabulary import AXES, METHODS, OPTIMIZERS, POINTWISE, REDUCTIONS, STATE_FUNCTIONS, STRUCTURAL, UNITS
+from ...graph import ERROR, AxisName, Constant, Operand, Ref, Size
+from .context import Context, Env, Meaning, Method, ModelUse
+from .folding import fold
+
+BUILTINS = frozenset({*REDUCTIONS, *POINTWISE, *STRUCTURAL})
+
+
+def evaluate(context: Context, env: Env, expr: ast.Expr) -> Operand:
+    """The value of an expression; what is no value (a module, a model, an axis) is refused."""
+    meaning = resolve(context, env, expr)
+    match meaning:
+        case Ref() | Size() | int() | float() | str() | None:
+            return meaning
+        case ModelUse(role=role):
+            message, help = f"model `{role}` is no value", "call one of its methods, such as `.logprobs(rollout)`"
+        case Method(model=model, name=name):
+            message, help = f"`{model.role}.{name}` is not called", f"write `{model.role}.{name}(…)`"
+        case AxisName(kind=kind):
+            message, help = f"axis `{kind}` is no value", "axes stand after `by=`, `over=` and `to=`"
+        case _:
+            message, help = "a module or a definition is no value", "call it"
+    return context.refuse("E0205", message, env, expr.span, help=help)
+
+
+def resolve(context: Context, env: Env, expr: ast.Expr) -> Meaning:
+    """What an expression means."""
+    match expr:
+        case ast.Num():
+            return _number(context, env, expr)
+        case ast.Str(value=value) | ast.Bool(value=value):
+            return value
+        case ast.Name():
+            return lookup(context, env, expr)
+        case ast.Attr():
+            return _attribute(context, env, expr)
+        case ast.Unary(op=op, operand=operand):
+            return pointwise(context, env, "neg" if op == "-" else op, [operand], expr)
+        case ast.Binary(op=op, left=left, right=right):
+            return pointwise(context, env, op, [left, right], expr)
+        case ast.Call():
+            from .calls import call
+
+            return call(context, env, expr)
+        case ast.Index():
+            return context.refuse("E0205", "values have no subscripts", env, expr.span, help="use `keep` or `where`")
+
+
+def _number(context: Context, env: Env, expr: ast.Num) -> Operand:
+    if expr.unit is None:
+        return expr.value
+    if expr.unit not in UNITS:
+        message = f"`{expr.unit}` is no unit"
+        return context.refuse("E0206", message, env, expr.span, help=suggest(expr.unit, UNITS))
+    if not isinstance(expr.value, int):
+        return context.refuse("E0206", f"a size is a whole number, not {expr.value}", env, expr.span)
+    return Size(expr.value, expr.unit)
+
+
+# ---------------------------------------------------------------- names
+
+
+def lookup(context: Context, env: Env, name: ast.Name) -> Meaning:
+    """What a name means: a local of the definition, a name of the blocks around, then of the module."""
+    if env.locals is not None and name.id in env.locals:
+        return env.locals[name.id]
+    if env.locals is None:
+        found = _in_scopes(context, env, name.id)
+        if found is not _MISSING:
+            return found  # type: ignore[return-value]
+    if name.id in env.module.names:
+        symbol = env.module.names[name.id]
+        if not isinstance(symbol, ast.Flow):
+            return symbol
+    if name.id in AXES:
+        return AxisName(name.id)
+    if name.id == "step" and env.locals is None:
+        return context.emit(env.anonymous(), "step", {}, name.span)
+    return _unknown(context, env, name)
+
+
+_MISSING = object()
+
+
+def _in_scopes(context: Context, env: Env, name: str) -> object:
+    for scope in env.scope.chain():
+        if name in scope.names:
+            return scope.names[name]
+        if name in scope.pending:
+            from .statements import elaborate_pending
+
+            return elaborate_pending(context, scope, name)
+    if name in context.roles:
+        return ModelUse(name)
+    if name in context.states:
+        return context.emit(Env(env.scope.chain()[-1], env.module), "state", {}, context.states[name].span, {"state": name})
+    if name in context.params:
+        value = context.params[name]
+        return value if value is not None else context.emit(env.anonymous(), "error", {}, env.module.tree.span, type=ERROR)
+    return _MISSING
+
+
+def visible_names(context: Context, env: Env) -> set[str]:
+    """Every name that could stand here, for suggestions."""
+    names: set[str] = set(env.locals or ()) | set(env.module.names) | set(BUILTINS)
+    if env.locals is None:
+        names |= {"step", *context.roles, *context.states, *context.params}
+        for scope in env.scope.chain():
+            names |= set(scope.names) | set(scope.pending)
+    return names
+
+
+def _unknown(context: Context, env: Env, name: ast.Name) -> Operand:
+    if name.id in BUILTINS or name.id in OPTIMIZERS or name.id in STATE_FUNCTIONS:
+        return context.refuse("E0205", f"function `{name.id}` is not called", env, name.span, help=f"write `{name.id}(…)`")
+    from ....dsl.diagnostics import nearest
+
+    close = nearest(name.id, visible_names(context, env))
+    help = f"did you mean `{close}`?" if close else "assign it, import it, or make it a parameter of the flow"
+    return context.refuse("E0101", f"unknown name `{name.id}`", env, name.span, help=help)
+
+
+# ---------------------------------------------------------------- attributes
+
+
+def _attribute(context: Context, env: Env, expr: ast.Attr) -> Meaning:
+    base = resolve(context, env.anonymous(), expr.base)
+    match base:
+        case ModelUse():
+            return _of_model(context, env, base, expr)
+        case FlowModule() | PythonModule():
+            symbol = member(base, expr.name)
+            if symbol is None or isinstance(symbol, ast.Flow):
+                message = missing_member(base, expr.name)
+                return context.refuse("E0107", message, env, expr.span, help=member_help(base, expr.name))
+            return symbol
+        case Ref():
+            return context.emit(env, "field", {"record": base}, expr.span, {"field": expr.name})
+        case Method() | AxisName():
+            return context.refuse("E0104", f"`.{expr.name}` of something that has no fields", env, expr.span)
+    return context.refuse("E0104", f"a number or text has no field `{expr.name}`", env, expr.span)
+
+
+def _of_model(context: Context, env: Env, model: ModelUse, expr: ast.Attr) -> Meaning:
+    if expr.name == "next":
+        return ModelUse(model.role, "next")
+    kind = context.roles[model.role].kind
+    methods = METHODS.get(kind, ())
+    if expr.name in methods:
+        return Method(model, expr.name)
+    others = [k for k, m in METHODS.items() if expr.name in m]
+    if others:
+        message = f"a `{kind}` has no `{expr.name}`; that is a phase of a `{others[0]}`"
+        return context.refuse("E0309", message, env, expr.span, help=f"`{model.role}` has {_listed(methods)}")
+    message = f"model `{model.role}` has no `{expr.name}`"
+    return context.refuse("E0309", message, env, expr.span, help=suggest(expr.name, [*methods, "next"]))
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f"`.{n}`" for n in names) or "no phases"
+
+
+# ---------------------------------------------------------------- arithmetic
+
+
+def pointwise(context: Context, env: Env, fn: str, operands: Sequence[ast.Expr], expr: ast.Expr) -> Operand:
+    """An operator or pointwise function, folded if everything in it is known."""
+    values = [evaluate(context, env.anonymous(), o) for o in operands]
+    return apply(context, env, fn, values, expr)
+
+
+def apply(context: Context, env: Env, fn: str, values: list[Operand], expr: ast.Expr) -> Operand:
+    constants: list[Constant] = [v for v in values if not isinstance(v, Ref)]
+    if len(constants) == len(values):
+        return _fold(context, env, fn, constants, expr)
+    plain = [v.value if isinstance(v, Size) else v for v in values]
+    return context.emit(env, "map", {str(i): v for i, v in enumerate(plain)}, expr.span, {"fn": fn})
+
+
+def _fold(context: Context, env: Env, fn: str, constants: list[Constant], expr: ast.Expr) -> Operand:
+    try:
+        return fold(fn, constants)
+    except (ArithmeticError, ValueError, TypeError) as error:
+        return context.refuse("E0205", f"this has no value: {error}", env, expr.span)
+
+
+def axis(context: Context, env: Env, expr: ast.Expr) -> AxisName | None:
+    """The axis that `by=`, `over=` or `to=` names; anything else is refused."""
+    match expr:
+        case ast.Name(id=kind) if kind in AXES:
+            return AxisName(kind)
+        case ast.Str(value=kind) if kind in AXES:
+            return AxisName(kind)
+        case ast.Attr(base=base, name=kind) if kind in AXES:
+            owner = evaluate(context, env.anonymous(), base)
+            return AxisName(kind, owner) if isinstance(owner, Ref) else None
+    if isinstance(expr, ast.Name) and expr.id not in visible_names(context, env):
+        context.refuse("E0204", f"`{expr.id}` is no axis", env, expr.span, help=suggest(expr.id, AXES))
+    else:
+        context.refuse(
+            "E0208",
+            "`by=`, `over=` and `to=` take an axis, not a value or a column",
+            env,
+            expr.span,
+            help="write `prompt`, `sample` or `token`, or an axis of a value such as `rollout.sample`",
+        )
+    return None

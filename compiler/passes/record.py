@@ -1,0 +1,53 @@
+"""Record: what every run logs without being asked, made visible as nodes.
+
+Scalar results of Python operators and of `score` are recorded as means under their names; one of them is the run's
+`reward`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ..graph import Graph, Node, Ref, Type
+
+NUMBERS = frozenset({"float", "int", "bool"})
+
+
+def is_recorded(node: Node) -> bool:
+    """Whether the mean of a value is logged under its name."""
+    return node.op in ("call", "score") and node.is_named and node.type.dtype in NUMBERS
+
+
+def record(graph: Graph) -> Graph:
+    """The graph with a `record` node after each value that is logged by itself."""
+    taken = {n.attrs["metric"] for n in graph.walk() if n.op == "metric"}
+    reward = _reward(graph)
+    fresh = max((n.id for n in graph.walk()), default=0)
+
+    def fill(block: Sequence[Node]) -> tuple[Node, ...]:
+        nonlocal fresh
+        out: list[Node] = []
+        for node in block:
+            out.append(replace(node, body=fill(node.body)) if node.op != "update" else node)
+            names = [node.name] if is_recorded(node) else []
+            names += ["reward"] if node is reward and node.name != "reward" else []
+            for name in names if node.op != "update" else ():
+                if name not in taken:
+                    fresh += 1
+                    taken.add(name)
+                    out.append(_record(fresh, node, name))
+        return tuple(out)
+
+    return graph.with_nodes(fill(graph.nodes))
+
+
+def _record(id: int, node: Node, name: str) -> Node:
+    return Node(id, "record", f"%{id}", {"value": Ref(node.id)}, {"metric": name}, Type("float"), (), node.span)
+
+
+def _reward(graph: Graph) -> Node | None:
+    """What the console calls `reward`: the value of that name among the recorded ones, else the first recorded one."""
+    main = [n for top in graph.nodes if top.op not in ("when", "every", "update") for n in top.walk()]
+    recorded = [n for n in main if is_recorded(n)]
+    exact = [n for n in recorded if n.name == "reward"]
+    plain = [n for n in main if n.name == "reward" and n.type.dtype in NUMBERS]
+    return next(iter([*exact, *recorded, *plain]), None)

@@ -1,0 +1,169 @@
+"""Where an import leads: `.flow` modules, Python files beside the flow, and the standard library `std`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias
+
+from . import ast
+from .diagnostics import Report, suggest
+from .operators import Operator, read_operators, why_unusable
+from .parser import parse_with_report
+
+STD = Path(__file__).resolve().parent.parent / "stdlib"
+"""The folder of the standard library; `std.kl` is its `kl.flow`."""
+
+
+@dataclass(frozen=True)
+class PythonModule:
+    """A Python file. A function that can't be an operator maps to None."""
+
+    name: str
+    path: Path
+    functions: Mapping[str, Operator | None]
+
+
+@dataclass(frozen=True)
+class DefSymbol:
+    """A definition, with the module in whose names its body is read."""
+
+    definition: ast.Def
+    module: "FlowModule"
+
+
+@dataclass(frozen=True)
+class FlowModule:
+    """A parsed `.flow` file (or a traced Python one) and what each of its top-level names means."""
+
+    name: str
+    path: Path
+    tree: ast.Module
+    names: "dict[str, Symbol]" = field(default_factory=dict, compare=False)
+
+    def flows(self) -> dict[str, ast.Flow]:
+        return {s.name: s for s in self.tree.body if isinstance(s, ast.Flow)}
+
+    def places(self) -> list[ast.Place]:
+        return [s for s in self.tree.body if isinstance(s, ast.Place)]
+
+    def clusters(self) -> dict[str, ast.ClusterDecl]:
+        return {s.name: s for s in self.tree.body if isinstance(s, ast.ClusterDecl)}
+
+
+Symbol: TypeAlias = DefSymbol | Operator | FlowModule | PythonModule | ast.Flow
+
+
+class Loader:
+    """Loads modules once each, and gathers the text of every file for diagnostics."""
+
+    def __init__(self, report: Report) -> None:
+        self.report = report
+        self.sources: dict[str, str] = {}
+        self._loaded: dict[Path, FlowModule | PythonModule] = {}
+        self._loading: list[Path] = []
+
+    def load_file(self, path: Path, name: str = "") -> FlowModule:
+        """Load a `.flow` file. Raises OSError if it can't be read."""
+        text = path.read_text(encoding="utf-8")
+        self.sources[str(path)] = text
+        return self.load_tree(parse_with_report(text, str(path), self.report), path, name or path.stem)
+
+    def load_tree(self, tree: ast.Module, path: Path, name: str) -> FlowModule:
+        """Resolve the top-level names of a parsed module."""
+        module = FlowModule(name, path, tree)
+        self._loading.append(path.resolve())
+        for statement in tree.body:
+            self._bind(module, statement)
+        self._loading.pop()
+        return module
+
+    def import_module(self, dotted: str, folder: Path) -> FlowModule | PythonModule | None:
+        """The module that `dotted` names, seen from `folder`; None if there is none."""
+        path = find_module(dotted, folder)
+        if path is None:
+            return None
+        key = path.resolve()
+        if key not in self._loaded:
+            self._loaded[key] = self._load(path, dotted)
+        return self._loaded[key]
+
+    def _load(self, path: Path, dotted: str) -> FlowModule | PythonModule:
+        if path.suffix == ".flow":
+            return self.load_file(path, dotted)
+        self.sources[str(path)] = path.read_text(encoding="utf-8")
+        return PythonModule(dotted, path, read_operators(path, dotted, self.report))
+
+    def _bind(self, module: FlowModule, statement: ast.TopLevel) -> None:
+        match statement:
+            case ast.Import():
+                found = self._imported(module, statement.module, statement)
+                if found:
+                    self._define(module, statement.alias or statement.module.split(".")[-1], found, statement)
+            case ast.FromImport():
+                found = self._imported(module, statement.module, statement)
+                for name in statement.names if found else ():
+                    self._bind_member(module, found, name)
+            case ast.Def():
+                self._define(module, statement.name, DefSymbol(statement, module), statement)
+            case ast.Flow():
+                self._define(module, statement.name, statement, statement)
+
+    def _imported(
+        self, module: FlowModule, dotted: str, statement: ast.Import | ast.FromImport
+    ) -> FlowModule | PythonModule | None:
+        path = find_module(dotted, module.path.parent)
+        if path is not None and path.resolve() in self._loading:
+            self.report.add("E0107", f"module `{dotted}` imports itself, in a circle", statement.span)
+            return None
+        found = self.import_module(dotted, module.path.parent)
+        if found is None:
+            stem = dotted.replace(".", "/")
+            beside = [p.stem for p in module.path.parent.glob("*.py")] + [p.stem for p in module.path.parent.glob("*.flow")]
+            self.report.add(
+                "E0106",
+                f"no module `{dotted}`: neither `{stem}.flow` nor `{stem}.py` is beside `{module.path.name}`",
+                statement.span,
+                help=suggest(dotted, [*beside, *std_modules()]),
+            )
+        return found
+
+    def _bind_member(self, module: FlowModule, found: FlowModule | PythonModule | None, name: ast.ImportedName) -> None:
+        symbol = member(found, name.name) if found else None
+        if symbol is None and found is not None:
+            self.report.add("E0107", missing_member(found, name.name), name.span, help=member_help(found, name.name))
+        elif symbol is not None:
+            self._define(module, name.alias or name.name, symbol, name)
+
+    def _define(self, module: FlowModule, name: str, symbol: Symbol, node: ast.Node) -> None:
+        if name in module.names:
+            self.report.add("E0102", f"`{name}` is defined twice in `{module.path.name}`", node.span)
+        module.names[name] = symbol
+
+
+def find_module(dotted: str, folder: Path) -> Path | None:
+    """The file of a module: under the standard library for `std…`, else relative to `folder`."""
+    head, *rest = dotted.split(".")
+    base = STD.joinpath(*rest) if head == "std" else folder.joinpath(head, *rest)
+    candidates = (base.with_suffix(".flow"), base.with_suffix(".py"), base / "__init__.flow")
+    return next((c for c in candidates if c.is_file()), None)
+
+
+def std_modules() -> list[str]:
+    return ["std", *(f"std.{p.stem}" for p in STD.glob("*") if p.suffix in (".flow", ".py") and p.stem != "__init__")]
+
+
+def member(module: FlowModule | PythonModule, name: str) -> Symbol | None:
+    """What `module.name` means, or None."""
+    return module.names.get(name) if isinstance(module, FlowModule) else module.functions.get(name)
+
+
+def missing_member(module: FlowModule | PythonModule, name: str) -> str:
+    """Why `module.name` can't be used, as a headline."""
+    if isinstance(module, PythonModule) and name in module.functions:
+        return f"`{module.name}.{name}` can't be an operator: {why_unusable(module.path, name)}"
+    return f"module `{module.name}` has no `{name}`"
+
+
+def member_help(module: FlowModule | PythonModule, name: str) -> str | None:
+    known = module.names if isinstance(module, FlowModule) else module.functions
+    return None if name in known else suggest(name, known)
