@@ -1,0 +1,107 @@
+"""Flows of a Python file: `algo.py:grpo`."""
+
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from .. import ast
+from ..diagnostics import Diagnostic, FlowError, Report, suggest
+from ..source import Span
+from .definitions import Definition, FlowDefinition
+from .trace import run_users
+
+
+def load_flow(path: str, name: str) -> ast.Module:
+    """The module of flow `name` in the Python file at `path`. The file is imported, the flow's function runs once.
+
+    Raises FlowError: E0029 if there is no such file or flow, or the file can't be imported; else what tracing found.
+    """
+    with _importing_from(Path(path).resolve().parent):
+        return _chosen(_imported(path), path, name).module()
+
+
+def flows_of(path: str) -> dict[str, FlowDefinition]:
+    """The flows of a Python file by name, in the order of the file. Raises FlowError as `load_flow` does."""
+    with _importing_from(Path(path).resolve().parent):
+        return _flows(_imported(path))
+
+
+def _chosen(module: ModuleType, path: str, name: str) -> FlowDefinition:
+    flows = _flows(module)
+    if name in flows:
+        return flows[name]
+    if hasattr(module, name):
+        raise _not_a_flow(getattr(module, name), path, name)
+    listed = (
+        f"flows of `{path}`: {', '.join(f'`{f}`' for f in flows)}"
+        if flows
+        else "no function in it stands under `@flow`"
+    )
+    near = suggest(name, flows) or ""
+    help = f"{near} {listed}" if near.startswith("did") else listed
+    raise _failure(f"`{path}` has no flow `{name}`", path, help)
+
+
+def _flows(module: ModuleType) -> dict[str, FlowDefinition]:
+    return {name: held for name, held in vars(module).items() if isinstance(held, FlowDefinition)}
+
+
+def _not_a_flow(held: Any, path: str, name: str) -> FlowError:
+    if isinstance(held, Definition):
+        return _failure(f"`{name}` of `{path}` is a definition, not a flow", path, "name a function under `@flow`")
+    help = f"put `@flow` above `def {name}`" if callable(held) else "name a function under `@flow`"
+    return _failure(f"`{name}` of `{path}` is not a flow", path, help)
+
+
+def _imported(path: str) -> ModuleType:
+    """The file as a module of its own, under a name that no import statement reaches."""
+    file = Path(path)
+    if not file.is_file():
+        beside = file.parent.glob("*.py") if file.parent.is_dir() else ()
+        raise _failure(f"no file `{path}`", path, suggest(file.name, [p.name for p in beside]))
+    spec = importlib.util.spec_from_file_location(f"_flows_of_{file.stem}", path)
+    if spec is None or spec.loader is None:
+        raise _failure(f"`{path}` is not a Python file", path, "a file of flows ends in `.py`, or in `.flow`")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look for their module
+    try:
+        run_users(spec.loader.exec_module, f"importing `{path}`", Report(), module)
+    except FlowError as failed:
+        raise _at_syntax_error(failed, path) from failed.__cause__
+    return module
+
+
+def _at_syntax_error(failed: FlowError, path: str) -> FlowError:
+    """A file that isn't Python raised nowhere: point at the line that the parser names."""
+    cause = failed.__cause__
+    if not isinstance(cause, SyntaxError):
+        return failed
+    line, column = cause.lineno or 1, cause.offset or 1
+    span = Span(cause.filename or path, line, column, line, column + 1)
+    return FlowError([Diagnostic("E0029", f"`{path}` is not valid Python: {cause.msg}", span)])
+
+
+def _failure(message: str, path: str, help: str | None) -> FlowError:
+    return FlowError(
+        [Diagnostic("E0029", message, Span(path, 1, 1, 1, 1) if os.path.isfile(path) else None, help=help)]
+    )
+
+
+@contextmanager
+def _importing_from(folder: Path) -> Iterator[None]:
+    """Let the file import what stands beside it, and forget that afterwards: another folder has its own `rewards`."""
+    before = set(sys.modules)
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+        for name in set(sys.modules) - before:
+            origin = getattr(sys.modules[name], "__file__", None)
+            if origin and Path(origin).resolve().is_relative_to(folder):
+                del sys.modules[name]
