@@ -70,7 +70,7 @@ class CommitStore:
             self._publish(partial, target)
         except OSError as error:
             raise CommitError(f"The commit of step {step} can't be written: {error}. {self._standing()}") from error
-        self._prune()
+        self._prune(step)
         return read_commit(target)
 
     def _write(
@@ -90,21 +90,27 @@ class CommitStore:
             "logs": {log.path.relative_to(self.out).as_posix(): log.sync() for log in logs},
             "meta": meta,
         }
-        (partial / META_FILE).write_text(json.dumps(content, indent=1, allow_nan=False), encoding="utf-8")
+        (partial / META_FILE).write_text(json.dumps(content, indent=1), encoding="utf-8")
         sync_tree(partial)
         return partial
 
     def _publish(self, partial: Path, target: Path) -> None:
-        replaced = target.with_name(target.name + ".replaced")
         if target.exists():
+            replaced = target.with_name(target.name + ".replaced")
             _remove(replaced)
             rename(target, replaced)
         rename(partial, target)
-        self._retire(replaced)
 
-    def _prune(self) -> None:
-        for folder in self._folders()[self.keep :]:
-            self._retire(folder)
+    def _prune(self, step: int) -> None:
+        """Remove old commits, and those of later steps: the run went back and they are no longer its future."""
+        folders = self._folders()
+        ours = [f for f in folders if _step(f) <= step and not f.name.endswith(".replaced")][: self.keep]
+        try:
+            for folder in folders:
+                if folder not in ours:
+                    self._retire(folder)
+        except OSError as error:
+            warnings.warn(f"Old commits of {self.folder} can't be removed: {error}.", RunWarning, stacklevel=3)
 
     def _retire(self, folder: Path) -> None:
         """Remove a commit so that a crash halfway leaves a leftover and not a commit with holes."""
@@ -153,14 +159,18 @@ class CommitStore:
 
     def _folders(self) -> list[Path]:
         """Directories of commits, newest first, a replaced one after its successor."""
-        entries = self.folder.iterdir() if self.folder.is_dir() else ()
-        found = [(match, path) for path in entries if (match := _NAME.fullmatch(path.name))]
-        found.sort(key=lambda item: (-int(item[0][1]), item[0][2] or ""))
-        return [path for _, path in found]
+        entries = list(self.folder.iterdir()) if self.folder.is_dir() else []
+        folders = sorted(path for path in entries if _NAME.fullmatch(path.name))
+        return sorted(folders, key=lambda path: -_step(path))
 
     def _standing(self) -> str:
         whole = next(self._whole([]), None)
         return f"The last one, of step {whole.step}, is untouched." if whole else "There is no earlier one."
+
+
+def _step(folder: Path) -> int:
+    match = _NAME.fullmatch(folder.name)
+    return int(match[1]) if match else -1
 
 
 def _sizes(folder: Path) -> dict[str, int]:

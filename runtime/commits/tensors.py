@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed.checkpoint as dcp
 from torch import Tensor
-from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
+from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
 _INDEX_FILE = ".metadata"
 _INDEX_CLASSES: Mapping[str, frozenset[str]] = {
@@ -42,7 +44,7 @@ def save_tensors(folder: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write named tensors into a folder that has none yet, fsynced file by file."""
     state = {name: tensor.detach() for name, tensor in tensors.items()}
     with _one_process():
-        dcp.save(state, storage_writer=FileSystemWriter(folder, sync_files=True), no_dist=True)
+        dcp_save(state, storage_writer=FileSystemWriter(folder, sync_files=True), no_dist=True)
 
 
 def load_tensors(folder: Path, into: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
@@ -60,7 +62,7 @@ def load_tensors(folder: Path, into: Mapping[str, Tensor] | None) -> dict[str, T
         for name, tensor in targets.items():
             _check_fits(name, tensor, stored)
     with _one_process():
-        dcp.load(dict(targets), storage_reader=reader, no_dist=True)
+        dcp_load(dict(targets), storage_reader=reader, no_dist=True)
     return targets if into is None else dict(into)
 
 
@@ -99,7 +101,14 @@ class _IndexUnpickler(pickle.Unpickler):
 
 @contextmanager
 def _one_process() -> Iterator[None]:
-    """Without DCP's remark that it works in a single process: that is what is meant."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
-        yield
+    """Without DCP's remark that it works in a single process, which is meant, and with the error that really occurred.
+
+    DCP wraps an error into one that isn't even an `Exception`, by rank.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
+            yield
+    except CheckpointException as wrapper:
+        error, _ = next(iter(wrapper.failures.values()))
+        raise error from None
