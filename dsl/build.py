@@ -70,7 +70,9 @@ NO_RESULT = Name("")
 class Refused(Exception):
     """A line that the grammar takes and Flow doesn't."""
 
-    def __init__(self, code: str, message: str, span: Span, *, help: str, first: tuple[str, Span] | None = None) -> None:
+    def __init__(
+        self, code: str, message: str, span: Span, *, help: str, first: tuple[str, Span] | None = None
+    ) -> None:
         notes = (Note(*first),) if first else ()
         self.diagnostic = Diagnostic(code, message, span, "", notes, help)
         super().__init__(message)
@@ -149,7 +151,9 @@ class Builder:
     def parameter(self, pieces: Pieces) -> Param:
         name, *rest = pieces
         if name.value in KEYWORDS | FOREIGN:  # `(where=1)` reached us as an option's name
-            raise Refused("E0016", f"`{name.value}` is reserved", name.span, help="choose another name for the parameter")
+            owner = "Flow" if name.value in KEYWORDS else "Python"
+            help = f"choose another name for the parameter, such as `{name.value}_`"
+            raise Refused("E0016", f"`{name.value}` is a reserved word of {owner}", name.span, help=help)
         annotation = rest[1].value if rest and rest[0].type == "COLON" else None
         default = rest[-1] if len(rest) > 1 and rest[-2].type == "EQUAL" else None
         return Param(name.value, annotation, default, span=_between(pieces))

@@ -103,11 +103,11 @@ def guess_level(line: Line, around: Level) -> Level:
 # ---------------------------------------------------------------- the wrong level
 
 
-_KEYWORD: dict[type[Statement], str] = {
-    **{Import: "import", FromImport: "from", Def: "def", Flow: "flow", ClusterDecl: "cluster", Place: "place"},
-    **{ModelDecl: "model", StateDecl: "state", Next: "next", Metric: "metric", Minimize: "minimize", Keep: "keep"},
-    **{Update: "update", When: "when", Every: "every", Collect: "collect", Return: "return"},
-}
+_KEYWORD: dict[type[Statement], str] = (
+    {Import: "import", FromImport: "from", Def: "def", Flow: "flow", ClusterDecl: "cluster", Place: "place"}
+    | {ModelDecl: "model", StateDecl: "state", Next: "next", Metric: "metric", Minimize: "minimize", Keep: "keep"}
+    | {Update: "update", When: "when", Every: "every", Collect: "collect", Return: "return"}
+)
 _OTHER: dict[type[Statement], str] = {
     Assign: "an assignment",
     PlaceLine: "a placement",

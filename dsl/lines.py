@@ -236,7 +236,9 @@ def _count_within(before: Sequence[_Comment], indent: int) -> int:
 def _check_dedent(parent: Line, line: Line, report: Report) -> None:
     first = parent.children[0] if parent.children else line
     if parent.indent < 0 and line.indent:
-        report.add("E0006", "this line is indented, but no block is open", line.first.span, help="remove the indentation")
+        report.add(
+            "E0006", "this line is indented, but no block is open", line.first.span, help="remove the indentation"
+        )
     if parent.indent < 0 or first.indent == line.indent:
         return
     report.add(
@@ -246,6 +248,7 @@ def _check_dedent(parent: Line, line: Line, report: Report) -> None:
         notes=[Note("the block starts here", first.first.span)],
         help=f"indent it by {first.indent} spaces",
     )
+    line.indent = first.indent  # so that the lines after it are measured against their own block
 
 
 def _give_comments(line: Line, before: list[_Comment]) -> None:

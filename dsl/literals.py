@@ -56,7 +56,11 @@ def clean_doc(text: str) -> str:
 
 def spell_number(value: int | float, raw: str | None) -> str:
     """The author's spelling if it still says this value, tidied (`.5` -> `0.5`, `1E-6` -> `1e-6`), else the shortest one."""
-    if raw is not None and number_value(raw) == value and isinstance(value, float) == isinstance(number_value(raw), float):
+    if (
+        raw is not None
+        and number_value(raw) == value
+        and isinstance(value, float) == isinstance(number_value(raw), float)
+    ):
         return _tidy(raw)
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"a flow can't spell the number {value}")

@@ -1,17 +1,14 @@
 """The text front end: a flow file to its Module, with every syntax error of the file."""
 
 from dataclasses import replace
-from functools import cache
-from importlib.resources import files
 from typing import Any
 
-from lark import Lark
 from lark.exceptions import UnexpectedToken
-from lark.lexer import Lexer
 
 from .ast import Assign, Collect, Def, Every, Expr, Flow, Module, Place, Statement, Update, When
 from .build import NO_RESULT, Builder, Docstring, Refused, Return
 from .diagnostics import Report, in_order
+from .grammar import line_grammar
 from .levels import EXAMPLES, MODULE, Level, block_level, guess_level, wrong_level
 from .lines import Line, line_tree
 from .source import Span
@@ -49,34 +46,6 @@ def parse_expr(text: str, path: str = "<expression>") -> Expr:
     report.raise_if_errors()
     assert expr is not None  # or there were errors
     return expr
-
-
-# ---------------------------------------------------------------- one line
-
-
-class _Tokens(Lexer):  # type: ignore[misc]  # lark's base class only says that `lex` exists
-    """Our tokens, as lark wants them."""
-
-    def __init__(self, conf: object) -> None:
-        pass
-
-    def lex(self, data: Any) -> Any:
-        return iter(data)
-
-
-@cache
-def _grammar() -> Any:
-    """Lark's tables for `grammar.lark`, built once per process (about 50 ms)."""
-    text = files(__package__).joinpath("grammar.lark").read_text(encoding="utf-8")
-    return Lark(
-        text,
-        parser="lalr",
-        lexer=_Tokens,
-        start=["line", "placement", "lone_expr"],
-        keep_all_tokens=True,
-        maybe_placeholders=False,
-        transformer=Builder(),
-    )
 
 
 # ---------------------------------------------------------------- the file
@@ -140,10 +109,11 @@ class _FileParser:
         doc, body = self._block(line.children, level)
         body = _with_comments(doc, body)
         self._check_block(line, doc, level)
+        unread = len(line.children) > len(body) + (doc is not None)
         text, span = doc.text if doc else None, _whole_span(line)
         match header:
             case Def():
-                return self._finish_def(replace(header, doc=text, span=span), body, line)
+                return self._finish_def(replace(header, doc=text, span=span), body, None if unread else line.span)
             case Flow():
                 return replace(header, body=tuple(body), doc=text, span=span)
             case Place():
@@ -160,18 +130,17 @@ class _FileParser:
             message = f"the block of `{line.first.value}` is empty"
             self.report.add("E0007", message, line.span, help=f"indent its lines below, such as {EXAMPLES[level]}")
 
-    def _finish_def(self, header: Def, body: list[Any], line: Line) -> Def:
+    def _finish_def(self, header: Def, body: list[Any], complain_at: Span | None) -> Def:
         """Split the block of a `def` into its assignments and what it returns."""
-        last = body[-1] if body else None
         for statement in body[:-1]:
             if isinstance(statement, Return):
                 self._refuse_early_return(statement)
+        last = body[-1] if body else None
         result = last.value if isinstance(last, Return) else NO_RESULT
-        if result is NO_RESULT and body and not any(child.broken for child in line.children):
+        if body and complain_at and not any(isinstance(s, Return) for s in body):
             help = "end its block with `return EXPRESSION`"
-            self.report.add("E0007", f"`def {header.name}` returns nothing", line.span, help=help)
-        assigns = tuple(s for s in body if isinstance(s, Assign))
-        return replace(header, body=assigns, result=result)
+            self.report.add("E0007", f"`def {header.name}` returns nothing", complain_at, help=help)
+        return replace(header, body=tuple(s for s in body if isinstance(s, Assign)), result=result)
 
     def _refuse_early_return(self, statement: Return) -> None:
         help = "a `def` has one `return`, its last line; choose between values with `where(c, a, b)`"
@@ -182,7 +151,7 @@ class _FileParser:
     def match(self, line: Line, start: str) -> Any:
         """What the grammar makes of a line, or None after reporting why it makes nothing of it."""
         try:
-            return _grammar().parse(line.tokens, start=start)
+            return line_grammar().parse(line.tokens, start=start)
         except UnexpectedToken as error:
             found = explain(line.tokens, error.token, error.accepts)
         except Refused as refused:

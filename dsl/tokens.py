@@ -17,15 +17,15 @@ OPENING = {"(": ")", "[": "]", "{": "}"}
 CLOSING = {close: open for open, close in OPENING.items()}
 
 # The names that lark gives to quoted terminals of the grammar, and names of our own for what no rule takes.
-_PUNCTUATION = {
-    **{"(": "LPAR", ")": "RPAR", "[": "LSQB", "]": "RSQB", "{": "LBRACE", "}": "RBRACE"},
-    **{".": "DOT", ",": "COMMA", ":": "COLON", "=": "EQUAL"},
-    **{"+": "PLUS", "-": "MINUS", "*": "STAR", "/": "SLASH", "//": "FLOORDIV", "%": "PERCENT", "**": "POW"},
-    **{"<": "LESSTHAN", ">": "MORETHAN", "<=": "LE", ">=": "GE", "==": "EQ", "!=": "NE"},
-    **dict.fromkeys(("+=", "-=", "*=", "/=", "//=", "%=", "**="), "AUGMENTED"),
-    **dict.fromkeys(("&&", "||", "&", "|", "~", "^", "!", "<<", ">>"), "BITWISE"),
-    **{":=": "WALRUS", "->": "ARROW", ";": "SEMICOLON", "@": "AT"},
-}
+_PUNCTUATION = (
+    {"(": "LPAR", ")": "RPAR", "[": "LSQB", "]": "RSQB", "{": "LBRACE", "}": "RBRACE"}
+    | {".": "DOT", ",": "COMMA", ":": "COLON", "=": "EQUAL"}
+    | {"+": "PLUS", "-": "MINUS", "*": "STAR", "/": "SLASH", "//": "FLOORDIV", "%": "PERCENT", "**": "POW"}
+    | {"<": "LESSTHAN", ">": "MORETHAN", "<=": "LE", ">=": "GE", "==": "EQ", "!=": "NE"}
+    | dict.fromkeys(("+=", "-=", "*=", "/=", "//=", "%=", "**="), "AUGMENTED")
+    | dict.fromkeys(("&&", "||", "&", "|", "~", "^", "!", "<<", ">>"), "BITWISE")
+    | {":=": "WALRUS", "->": "ARROW", ";": "SEMICOLON", "@": "AT"}
+)
 
 # Where prose that nobody closed must end, or one lost quote would hide all that follows.
 _STATEMENT = r"\n[ \t]*(?:(?:flow|def|model|state|update|minimize|metric|place|cluster)[ ]|\w+[ ]*=)"
@@ -51,13 +51,13 @@ _TOKEN = re.compile(
 )
 _NUMBER = re.compile(r"(?:\d+(?:_\d+)*(?:\.(?:\d+(?:_\d+)*)?)?|\.\d+(?:_\d+)*)(?:[eE][+-]?\d+)?")
 
-_LOOKALIKES = {
-    **dict.fromkeys("“”„‟", '`"`'),
-    **dict.fromkeys("‘’‚‛", "`'`"),
-    **dict.fromkeys("−–—", "`-`"),
-    **{"×": "`*`", "÷": "`/`", "≤": "`<=`", "≥": "`>=`", "≠": "`!=`", "\N{NO-BREAK SPACE}": "a plain space"},
-    **{"\\": "brackets: a line goes on inside `( )`", "?": "`where(c, a, b)`"},
-}
+_LOOKALIKES = (
+    dict.fromkeys("“”„‟", '`"`')
+    | dict.fromkeys("‘’‚‛", "`'`")
+    | dict.fromkeys("−–—", "`-`")
+    | {"×": "`*`", "÷": "`/`", "≤": "`<=`", "≥": "`>=`", "≠": "`!=`", "\N{NO-BREAK SPACE}": "a plain space"}
+    | {"\\": "brackets: a line goes on inside `( )`", "?": "`where(c, a, b)`"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,8 @@ class _Tokeniser:
             f"the {what} is not terminated",
             Span(span.path, span.line, span.column, span.line, span.column + len(quote)),
             label="opened here",
-            help=f"close it with `{quote}`" + (" on the same line; a line break in it is `\\n`" if what == "string" else ""),
+            help=f"close it with `{quote}`"
+            + (" on the same line; a line break in it is `\\n`" if what == "string" else ""),
         )
         return Token("BROKEN", text, span)
 
@@ -204,7 +205,9 @@ class _Tokeniser:
         if not self.tabs:
             return
         lines = len({tab.line for tab in self.tabs})
-        more = f", here and on {lines - 1} more lines" if lines > 2 else ", here and on 1 more line" if lines == 2 else ""
+        more = (
+            f", here and on {lines - 1} more lines" if lines > 2 else ", here and on 1 more line" if lines == 2 else ""
+        )
         message = f"a tab{more}; its width is anybody's guess"
         self.report.add("E0002", message, self.tabs[0], label="tab", help="indent with 4 spaces")
 
