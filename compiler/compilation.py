@@ -11,7 +11,13 @@ from .facts import Places
 from .graph import Constant, Graph
 from .passes.check import check
 from .passes.elaborate import elaborate
+from .passes.emit import emit
 from .passes.infer import infer
+from .passes.record import record
+from .passes.schedule import Scheduled, schedule
+from .passes.simplify import simplify
+from .placement import Placement
+from .plan import Plan
 
 
 @dataclass(frozen=True)
@@ -76,3 +82,17 @@ def check_flow(source: Source, flow: ast.Flow, settings: Mapping[str, Constant])
     check(graph, report, source.places)
     report.raise_if_errors()
     return Checked(source, flow, graph, tuple(in_order(report.diagnostics)))
+
+
+def schedule_flow(checked: Checked) -> Scheduled:
+    """The simplified graph in execution order. Raises FlowError if versions can't be ordered."""
+    scheduled = schedule(simplify(record(checked.graph)), checked.source.report)
+    checked.source.report.raise_if_errors()
+    return scheduled
+
+
+def compile_flow(checked: Checked, target: str = "single") -> Plan:
+    """The plan of a checked flow. Raises FlowError."""
+    source = checked.source
+    text = "\0".join(source.loader.sources[path] for path in sorted(source.loader.sources))
+    return emit(schedule_flow(checked), source.module.path.parent, text, Placement(), target)

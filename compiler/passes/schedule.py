@@ -1,0 +1,147 @@
+"""Schedule: an order of the step in which every version of a model is read before it is replaced, and what runs ahead.
+
+All updates of a step are simultaneous: a read of version t comes before the update that makes t+1, a read of `m.next`
+after it. A draw with `max_staleness=k` runs k steps ahead of the rest, with everything it is made of.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import networkx as nx
+
+from ...dsl.diagnostics import Note, Report
+from ..dataflow import ancestors, containers
+from ..graph import Graph, Node
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """Nodes that make what a stale draw gives, run `staleness` steps before the step that reads it.
+
+    keeps: ids of the values that wait in a queue: draws, and what a `collect` gave. The rest is computed again.
+    """
+
+    staleness: int
+    nodes: tuple[Node, ...]
+    keeps: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Scheduled:
+    """A graph in execution order, and what runs ahead of the step, the stalest first."""
+
+    graph: Graph
+    ahead: tuple[Ahead, ...]
+
+
+def schedule(graph: Graph, report: Report) -> Scheduled:
+    """Order the graph. A cycle through `m.next` is reported."""
+    ordered = graph.with_nodes(_order(graph.nodes, report))
+    ahead = _ahead(ordered, report)
+    queued = {i for a in ahead for i in a.keeps}
+    return Scheduled(_without_queued(ordered, queued), ahead)
+
+
+# ---------------------------------------------------------------- order
+
+
+def _order(block: Sequence[Node], report: Report) -> tuple[Node, ...]:
+    nodes = {n.id: replace(n, body=_order(n.body, report)) for n in block}
+    edges = nx.DiGraph()
+    edges.add_nodes_from(nodes)
+    holder = {inner.id: n.id for n in block for inner in n.walk()}
+    for node in block:
+        edges.add_edges_from((holder[r], node.id) for r in node.inputs() if holder.get(r, node.id) != node.id)
+    edges.add_edges_from(_version_edges(block))
+    try:
+        return tuple(nodes[i] for i in nx.lexicographical_topological_sort(edges))
+    except nx.NetworkXUnfeasible:
+        _report_cycle(edges, nodes, report)
+        return tuple(nodes.values())
+
+
+def _version_edges(block: Sequence[Node]) -> Iterable[tuple[int, int]]:
+    for writer in block:
+        for role in _writes(writer):
+            for reader in block:
+                if reader.id == writer.id:
+                    continue
+                versions = _reads(reader, role)
+                if "next" in versions:
+                    yield writer.id, reader.id
+                if "now" in versions:
+                    yield reader.id, writer.id
+
+
+def _writes(node: Node) -> set[str]:
+    return {n.attrs["model"] for n in node.walk() if n.op in ("update", "next_model")}
+
+
+def _reads(node: Node, role: str) -> set[str]:
+    found = {n.attrs["version"] for n in node.walk() if n.attrs.get("model") == role and n.op not in ("update", "next_model")}
+    return (found | {n.attrs["version"] for n in node.walk() if n.attrs.get("source") == role}) - {"live"}
+
+
+def _report_cycle(edges: nx.DiGraph, nodes: dict[int, Node], report: Report) -> None:
+    cycle = [nodes[a] for a, _ in nx.find_cycle(edges)]
+    first = next((n for n in cycle if n.op in ("update", "next_model")), cycle[0])
+    notes = tuple(Note("which waits for this", n.span) for n in cycle if n is not first)
+    message = "these can't be ordered: each needs the other's result, or a version that the other replaces"
+    report.add("E0306", message, first.span, notes=notes, help="read version t (drop a `.next`), or split the step")
+
+
+# ---------------------------------------------------------------- ahead
+
+
+def _ahead(graph: Graph, report: Report) -> tuple[Ahead, ...]:
+    holder = containers(graph)
+    stale: dict[int, int] = {}
+    for node in graph.walk():
+        if node.op == "generate" and node.attrs["max_staleness"] > 0:
+            _check_home(graph, node, holder, report)
+            stale[holder[node.id]] = max(stale.get(holder[node.id], 0), node.attrs["max_staleness"])
+    groups = sorted({k for k in stale.values()}, reverse=True)
+    return tuple(_one_ahead(graph, k, [i for i, s in stale.items() if s == k], stale, report) for k in groups)
+
+
+def _check_home(graph: Graph, node: Node, holder: dict[int, int], report: Report) -> None:
+    top = next(n for n in graph.nodes if n.id == holder[node.id])
+    if top.op in ("when", "every", "update"):
+        report.add("E0314", f"a draw in `{top.op}` can't be stale: it isn't made in every step", node.span, help="draw it outside, or drop max_staleness")
+
+
+def _one_ahead(graph: Graph, k: int, draws: Sequence[int], stale: dict[int, int], report: Report) -> Ahead:
+    nodes, holder = graph.by_id(), containers(graph)
+    needed = {holder[i] for d in draws for i in ancestors(nodes[d].inputs() | {d}, nodes)}
+    top = [n for n in graph.nodes if n.id in needed]
+    for node in top:
+        for draw in (n for n in node.walk() if n.op == "generate" and stale.get(holder[n.id]) != k):
+            message = f"`{nodes[draws[0]].name}` is drawn {k} steps ahead, but is made of `{draw.name}`, which isn't"
+            report.add("E0314", message, nodes[draws[0]].span, notes=(Note("drawn here", draw.span),), help=f"give both `max_staleness={k}`")
+    keeps = [d for d in draws if nodes[d].op != "collect"]
+    keeps += [n.id for n in graph.nodes if n.op == "collected" and n.attrs["region"] in draws]
+    return Ahead(k, tuple(top), tuple(keeps))
+
+
+def _without_queued(graph: Graph, queued: set[int]) -> Graph:
+    """The step itself: what comes out of a queue isn't computed again, nor is what only it needed."""
+    nodes = graph.by_id()
+    regions = {n.attrs["region"] for n in graph.nodes if n.op == "collected" and n.id in queued}
+
+    def is_root(node: Node) -> bool:
+        return node.id not in queued | regions and node.op in _KEPT
+
+    wanted: set[int] = set()
+    stack = [n for n in graph.nodes if is_root(n)]
+    holder = containers(graph)
+    while stack:
+        node = stack.pop()
+        if node.id in wanted or node.id in queued:
+            continue
+        wanted.add(node.id)
+        stack += [next(t for t in graph.nodes if t.id == holder[r]) for r in node.inputs() if r not in queued and nodes[r].op != "error"]
+    return graph.with_nodes(tuple(n for n in graph.nodes if n.id in wanted))
+
+
+_KEPT = frozenset({"update", "when", "every", "collect", "metric", "record", "next_state", "next_model"})
+

@@ -1,0 +1,152 @@
+"""A plan as text: what a person reads, and golden tests hold."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from .schema import Instruction, Model, Operand, Plan, Value
+
+INFIX = frozenset({"+", "-", "*", "/", "//", "%", "**", "==", "!=", "<", "<=", ">", ">=", "and", "or"})
+HIDDEN = frozenset({"model", "version", "fn", "field", "to", "rows", "tokens", "operator", "metric", "state", "region"})
+"""Attributes that the operator's own spelling already shows."""
+
+
+def plan_text(plan: Plan) -> str:
+    """The whole plan, one line per instruction."""
+    lines = [f"plan {plan.flow} for {plan.target}   # {plan.hash[:12]}"]
+    lines += [f"  param {name} = {value!r}" for name, value in plan.params.items()]
+    lines += [f"  mesh {m.name}: {m.devices} device{'s' if m.devices > 1 else ''}" for m in plan.meshes]
+    lines += [f"  model {_model(m)}" for m in plan.models]
+    lines += [f"  state {name} = {value!r}" for name, value in plan.states.items()]
+    lines += [f"  axis {a.name}" + (f" under {a.parent}" if a.parent else "") for a in plan.axes]
+    lines += [f"  operator {o.key} from {o.file} ({o.sha256[:12]})" for o in plan.operators]
+    for ahead in plan.ahead:
+        lines += ["", f"{ahead.staleness} steps ahead, queue {', '.join(ahead.keeps)}:", *program_text(ahead.program)]
+    return "\n".join([*lines, "", "step:", *program_text(plan.program)]) + "\n"
+
+
+def _model(model: Model) -> str:
+    start = f"start of {model.of}" if model.of else f"{model.kind}({model.path!r})"
+    marks = [w for w, on in (("trained", model.trained), ("replaced", model.replaced), ("frozen", model.frozen)) if on]
+    return f"{model.name} = {start}   # {', '.join(marks)}"
+
+
+def program_text(program: Iterable[Instruction], indent: int = 1) -> list[str]:
+    """The lines of a block. Values that are read once are shown where they are read."""
+    block = list(program)
+    inlined = _inlinable(block)
+    lines: list[str] = []
+    for instruction in block:
+        if instruction.out not in inlined:
+            lines.append("  " * indent + _line(instruction, inlined))
+            lines += program_text(instruction.body, indent + 1)
+    return lines
+
+
+def _inlinable(block: list[Instruction]) -> dict[str, Instruction]:
+    """Unnamed pure values of this block that only one instruction of this block itself reads."""
+    uses: dict[str, int] = {}
+    for instruction in block:
+        for inner in instruction.walk():
+            for name in _reads(inner):
+                uses[name] = uses.get(name, 0) + (1 if inner in block else 2)
+    pure = ("map", "field", "reduce", "state", "step", "tokenise", "expand", "rank", "call", "logprobs", "values")
+    return {i.out: i for i in block if i.out.startswith("%") and i.op in pure and uses.get(i.out) == 1}
+
+
+def _reads(instruction: Instruction) -> Iterator[str]:
+    for value in instruction.args.values():
+        if isinstance(value, Value):
+            yield value.ref
+
+
+def _line(i: Instruction, inlined: Mapping[str, Instruction]) -> str:
+    def show(value: Operand) -> str:
+        return _operand(value, inlined)
+
+    match i.op:
+        case "update":
+            return f"update {i.attrs['model']} {_loss(i)}{_options(i, ('optimizer', 'loss'))} {_optimizer(i)}:   @ {i.mesh}"
+        case "when":
+            return f"when {show(i.args['condition'])}:"
+        case "every":
+            return f"every {i.attrs['period']} steps:"
+        case "collect":
+            return f"{i.out} = collect{_options(i, ())}:"
+        case "metric" | "record":
+            return f"{i.op} {i.attrs['metric']} = {show(i.args['value'])}"
+        case "minimize":
+            return f"minimize {show(i.args['value'])}"
+        case "next_state":
+            return f"next {i.attrs['state']} = {show(i.args['value'])}"
+        case "next_model":
+            decay = f", decay={i.attrs['decay']}" if "decay" in i.attrs else ""
+            return f"next {i.attrs['model']} = {i.attrs['source']}@{i.attrs['version']}{decay}"
+        case "keep_rows":
+            return f"keep {show(i.args['rows'])} where {show(i.args['where'])}"
+    where = f"   @ {i.mesh}" if "micro" in i.attrs else ""
+    return f"{i.out} = {_expression(i, inlined)}   : {i.type}{where}"
+
+
+def _loss(i: Instruction) -> str:
+    loss = i.attrs.get("loss", {})
+    passes = "two passes" if loss.get("two_passes") else "one pass"
+    return f"[{passes}, micro-batches of {loss.get('unit') or 'the whole minibatch'}]"
+
+
+def _optimizer(i: Instruction) -> str:
+    given = ", ".join(f"{k}={v}" for k, v in i.attrs["optimizer"].items() if k != "name" and v is not None)
+    return f"{i.attrs['optimizer']['name']}({given})"
+
+
+def _options(i: Instruction, hidden: tuple[str, ...]) -> str:
+    shown = {k: v for k, v in i.attrs.items() if k not in HIDDEN and k not in hidden and _matters(v)}
+    return "".join(f" {k}={v}" for k, v in shown.items())
+
+
+def _matters(value: Any) -> bool:
+    return value is not False and value != "" and value is not None
+
+
+def _operand(value: Operand, inlined: Mapping[str, Instruction]) -> str:
+    if not isinstance(value, Value):
+        return repr(value) if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value)
+    if value.ref not in inlined:
+        return value.ref
+    inner = inlined[value.ref]
+    text = _expression(inner, inlined)
+    return f"({text})" if inner.op == "map" and inner.attrs["fn"] in INFIX else text
+
+
+def _expression(i: Instruction, inlined: Mapping[str, Instruction]) -> str:
+    args = [_operand(v, inlined) for v in i.args.values()]
+    match i.op:
+        case "map" if i.attrs["fn"] in INFIX:
+            return f"{args[0]} {i.attrs['fn']} {args[1]}"
+        case "map" if i.attrs["fn"] == "neg":
+            return f"-{args[0]}"
+        case "map":
+            return f"{i.attrs['fn']}({', '.join(args)})"
+        case "field":
+            return f"{args[0]}.{i.attrs['field']}"
+        case "reduce":
+            return f"{i.attrs['fn']}({_named_args(i, inlined)}{_to(i)})"
+        case "rank" | "expand":
+            return f"{i.op}({', '.join(args)}{_to(i)})"
+        case "state":
+            return str(i.attrs["state"])
+        case "call":
+            return f"{i.attrs['operator']}({_named_args(i, inlined)})"
+        case "generate" | "logprobs" | "entropy" | "values" | "score":
+            return f"{i.attrs['model']}@{i.attrs['version']}.{i.op}({_named_args(i, inlined)}){_options(i, ('micro',))}"
+    return f"{i.op}({_named_args(i, inlined)}){_options(i, ())}"
+
+
+def _named_args(i: Instruction, inlined: Mapping[str, Instruction]) -> str:
+    plain = ("x", "0", "prompts", "sequences", "value", "record", "prompt", "response")
+    return ", ".join(_operand(v, inlined) if k in plain else f"{k}={_operand(v, inlined)}" for k, v in i.args.items())
+
+
+def _to(i: Instruction) -> str:
+    to = i.attrs.get("to")
+    word = "to" if i.op == "expand" else "by"
+    return f", {word}={to}" if to else ""
