@@ -4,6 +4,7 @@ A flow in Python is written with these names: `from shardflow.dsl import flow, m
 Python's own (`sum`, `max`, `min`, `abs`); `import shardflow.dsl as fl` and `fl.sum(...)` avoids that.
 """
 
+# ruff: noqa: F405  (a linter does not look into the star import)
 from importlib import import_module
 from typing import TYPE_CHECKING
 

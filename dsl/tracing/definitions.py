@@ -1,7 +1,6 @@
 """`@flow` and `@define`: functions whose bodies are traced, with their parameters as symbols."""
 
 import inspect
-import linecache
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any
@@ -12,11 +11,16 @@ from ..literals import clean_doc
 from ..vocabulary import RESERVED
 from .expressions import Operand, axis_or_expr, to_args, to_expr
 from .module import Parts
+from .sizes import Prompts, Samples, Steps, Tokens
 from .spans import Signature, Site, caller, code_of, signature_of
 from .trace import Scope, Trace, Traced, refusal, run_users, running, tracing
 from .values import Value
 
-ANNOTATIONS = ("int", "float", "str", "bool")
+ANNOTATIONS = {
+    **{kind.__name__: kind.__name__ for kind in (int, float, str, bool)},
+    **{size.__name__: size.unit for size in (Prompts, Samples, Tokens, Steps)},
+}
+"""How a parameter's type is written in Python, and in the language."""
 NOT_PLAIN = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
@@ -43,32 +47,23 @@ class FlowDefinition:
 
     def __call__(self, *args: object, **options: object) -> None:
         site = caller()
-        raise refusal(
-            "E0025",
-            f"a flow isn't called, it is compiled: `{self.name}`",
-            site.span,
-            help=f"run it with `flowrun FILE.py:{self.name}`, or ask for `{self.name}.module()`",
-        )
+        help = f"run it with `flowrun FILE.py:{self.name}`, or ask for `{self.name}.module()`"
+        raise refusal("E0025", f"a flow isn't called, it is compiled: `{self.name}`", site.span, help=help)
 
     def __repr__(self) -> str:
         return f"<flow {self.name}>"
 
     def _flow(self, parts: Parts, report: Report) -> ast.Flow:
         header = signature_of(self.function)
-        linecache.checkcache(header.name.path)
         trace = _trace("flow", self.function, parts)
         parts.claim(self.name, self, header.name)
         with running(trace):
             params = _params(self.function, header)
-            result = _run(trace, self.function, params, header)
+            result = _run(trace, self.function, params)
             body = trace.finish()
         if result is not None:
-            report.add(
-                "E0026",
-                f"flow `{self.name}` returns a value",
-                header.name,
-                help="a flow returns nothing: record results with `metric(name=…)`",
-            )
+            help = "a flow returns nothing: record results with `metric(name=…)`"
+            report.add("E0026", f"flow `{self.name}` returns a value", header.name, help=help)
         return ast.Flow(self.name, params, body, _doc(self.function), span=header.name, name_span=header.name)
 
 
@@ -92,24 +87,25 @@ class Definition:
 
     def _declare(self, trace: Trace, site: Site) -> None:
         """Trace the body at its first use; those that it calls stand before it."""
-        if trace.what == "def" and any(s.title == f"def {self.name}" for s in trace.scope.chain()):
-            raise refusal(
-                "E0026", f"`def {self.name}` calls itself", site.span, help="a formula is finite: write it out"
-            )
-        if trace.parts.claim(self.name, self, site.span):
-            trace.parts.defs[self.name] = self._def(trace.parts)
+        parts = trace.parts
+        if self.name in parts.begun:
+            message = f"`def {self.name}` calls itself"
+            raise refusal("E0026", message, site.span, help="a definition is a finite formula: write it out")
+        if parts.claim(self.name, self, site.span):
+            parts.begun.append(self.name)
+            parts.defs[self.name] = self._def(parts)
+            parts.begun.pop()
 
     def _def(self, parts: Parts) -> ast.Def:
         header = signature_of(self.function)
         trace = _trace("def", self.function, parts)
         with running(trace):
             params = _params(self.function, header)
-            result = _run(trace, self.function, params, header)
+            result = _run(trace, self.function, params)
             trace.look()
             if result is None:
-                raise refusal(
-                    "E0026", f"`def {self.name}` returns nothing", header.name, help="return the formula's value"
-                )
+                message = f"`def {self.name}` returns nothing"
+                raise refusal("E0026", message, header.name, help="return the formula's value")
             value = to_expr(result, header.name)
             body = tuple(s for s in trace.finish() if isinstance(s, ast.Assign))
         return ast.Def(self.name, params, body, value, _doc(self.function), span=header.name, name_span=header.name)
@@ -130,7 +126,7 @@ def _trace(what: Any, function: FunctionType, parts: Parts) -> Trace:
     return Trace(what, function.__name__, code_of(function), parts, parts.report, scope)
 
 
-def _run(trace: Trace, function: FunctionType, params: tuple[ast.Param, ...], header: Signature) -> object:
+def _run(trace: Trace, function: FunctionType, params: tuple[ast.Param, ...]) -> object:
     """Call the function with a symbol for each parameter."""
     values: dict[str, Value] = {}
     for param in params:
@@ -152,12 +148,8 @@ def _param(param: inspect.Parameter, header: Signature) -> ast.Param:
     if param.kind in (param.VAR_POSITIONAL, param.VAR_KEYWORD):
         raise refusal("E0026", f"`{param}` stands for many parameters", span, help="name each parameter")
     if param.name in RESERVED:
-        raise refusal(
-            "E0023",
-            f"`{param.name}` is a word of the language and can't name a parameter",
-            span,
-            help=f"call it `{param.name}_`, for example",
-        )
+        message = f"`{param.name}` is a word of the language and can't name a parameter"
+        raise refusal("E0023", message, span, help=f"call it `{param.name}_`, for example")
     default = None
     if param.default is not param.empty:
         default = axis_or_expr(param.name, param.default, header.defaults.get(param.name, Site(span)).span)
@@ -167,27 +159,22 @@ def _param(param: inspect.Parameter, header: Signature) -> ast.Param:
 def _annotation(param: inspect.Parameter, header: Signature) -> str | None:
     if param.annotation is param.empty:
         return None
-    written = param.annotation if isinstance(param.annotation, str) else getattr(param.annotation, "__name__", "")
-    if written not in ANNOTATIONS:
-        raise refusal(
-            "E0026",
-            f"parameter `{param.name}` has the type `{written or param.annotation}`",
-            header.params.get(param.name, header.name),
-            help=f"allowed: {', '.join(ANNOTATIONS)}, or none",
-        )
-    return written
+    hint = param.annotation
+    written = hint if isinstance(hint, str) else getattr(hint, "__name__", str(hint))
+    known = ANNOTATIONS.get(written.rpartition(".")[2])
+    if known is None:
+        message = f"parameter `{param.name}` can't have the type `{written}`"
+        help = f"allowed: {', '.join(f'`{a}`' for a in ANNOTATIONS)}, or none"
+        raise refusal("E0026", message, header.params.get(param.name, header.name), help=help)
+    return known
 
 
 def _plain(function: object, decorator: str) -> FunctionType:
     if not isinstance(function, FunctionType):
         raise refusal("E0026", f"`@{decorator}` decorates a function, not `{function!r}`", caller().span)
     if function.__code__.co_flags & NOT_PLAIN:
-        raise refusal(
-            "E0026",
-            f"`{function.__name__}` is asynchronous or a generator",
-            signature_of(function).name,
-            help=f"`@{decorator}` takes a plain function",
-        )
+        message = f"`{function.__name__}` is asynchronous or a generator"
+        raise refusal("E0026", message, signature_of(function).name, help=f"`@{decorator}` takes a plain function")
     return function
 
 

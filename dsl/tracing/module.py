@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from .. import ast
 from ..diagnostics import Report
 from ..source import Span
+from ..vocabulary import RESERVED
 
 
 @dataclass
@@ -17,6 +18,8 @@ class Parts:
     members: dict[str, list[ast.ImportedName]] = field(default_factory=dict)
     spans: dict[str, Span] = field(default_factory=dict)
     defs: dict[str, ast.Def] = field(default_factory=dict)
+    begun: list[str] = field(default_factory=list)
+    """Definitions whose bodies are being traced, outermost first."""
     _owners: dict[str, object] = field(default_factory=dict)
 
     def import_module(self, module: str, name: str, span: Span) -> None:
@@ -34,6 +37,9 @@ class Parts:
 
     def claim(self, name: str, owner: object, span: Span) -> bool:
         """Whether `name` is new; reports it if it already stands for something else."""
+        if name in RESERVED:
+            help = "bind it to a variable of another name"
+            self.report.add("E0023", f"`{name}` is a word of the language and can't name this", span, help=help)
         known = self._owners.setdefault(name, owner)
         if known is not owner and known != owner:
             self.report.add(

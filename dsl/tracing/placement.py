@@ -8,7 +8,7 @@ from ..vocabulary import PLACE_OPTIONS
 from .definitions import FlowDefinition
 from .expressions import Inline, Operand, to_args, to_name
 from .functions import Syntax
-from .spans import Site, caller, source_of
+from .spans import Site, caller, quoted
 from .trace import refusal
 
 
@@ -25,7 +25,7 @@ class Nodes(Inline):
             case slice(start=int(first), stop=int(stop), step=None) if 0 <= first < stop:
                 return Syntax(ast.Index(ast.Name("nodes", span=site.span), first, stop, span=site.span))
         raise refusal(
-            "E0022", f"`{source_of(site.span)}` picks no nodes", site.span, help="write `nodes[0]` or `nodes[0:2]`"
+            "E0022", f"{quoted(site.span, 'this')} picks no nodes", site.span, help="write `nodes[0]` or `nodes[0:2]`"
         )
 
     def _expr(self, span: Span) -> ast.Expr:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from ..diagnostics import FlowError
 from .spans import caller
-from .trace import Symbol, refusal
+from .trace import Symbol, look, refusal
 
 ASKED = {
     "__iter__": ("iterate over", "operations take all rows at once, as `mean(x, by=…)` does"),
@@ -14,7 +14,7 @@ ASKED = {
     "__getitem__": ("index", "`keep(rollout, where=…)` picks rows; columns are attributes: `prompts.answer`"),
     "__int__": ("make a Python int of", "use it as it is"),
     "__index__": ("make a Python int of", "what Python counts with must be a plain number"),
-    "__float__": ("make a Python float of", "use it as it is: `exp`, `ln` and `sqrt` are in shardflow.dsl"),
+    "__float__": ("make a Python float of", "use it as it is; `exp`, `ln`, `sqrt` are in shardflow.dsl"),
     "__complex__": ("make a Python number of", "use it as it is"),
     "__round__": ("round", "use it as it is"),
     "__str__": ("make text of", "join text with `+`; `repr(x)` shows what was traced"),
@@ -24,13 +24,14 @@ ASKED = {
 
 
 def refuse_uses(of: type[Symbol]) -> None:
-    """Give a class the special methods that refuse. They aren't written in its body, so that type checkers refuse too."""
+    """Give a class the special methods that refuse. Not in its body, so that type checkers refuse too."""
     for name, (doing, help) in ASKED.items():
         setattr(of, name, _refusing(doing, help))
 
 
 def no_truth(value: Symbol) -> FlowError:
     """The error for `if x:`, `x and y`, `not x`, `0 < x < 1`."""
+    look()
     site = caller()
     message = f"{value._traced.text} is neither true nor false while the flow is traced"
     return refusal("E0020", message, site.span, label="asks for its truth", help=_instead(site.node))
@@ -52,6 +53,7 @@ def _instead(asking: python.expr | None) -> str:
 
 def _refusing(doing: str, help: str) -> Callable[..., None]:
     def refuse(self: Symbol, *args: object) -> None:
+        look()
         message = f"can't {doing} {self._traced.text}: it has no value while the flow is traced"
         raise refusal("E0021", message, caller().span, help=help)
 

@@ -10,22 +10,18 @@ from .spans import caller
 from .trace import refusal
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Size(Inline):
     """A number of things: `Prompts(64)` is `64 prompts`."""
 
     number: int
     unit: ClassVar[str]
 
-    def __post_init__(self) -> None:
-        if isinstance(self.number, bool) or not isinstance(self.number, int) or self.number < 0:
-            site = caller()
-            raise refusal(
-                "E0022",
-                f"`{self.number!r}` is not a number of {self.unit}",
-                site.part(0),
-                help=f"write a whole number known beforehand, as in `{type(self).__name__}(64)`",
-            )
+    def __init__(self, number: int) -> None:
+        if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+            help = f"write a whole number known beforehand, as in `{type(self).__name__}(64)`"
+            raise refusal("E0022", f"`{number!r}` is not a number of {self.unit}", caller().part(0), help=help)
+        object.__setattr__(self, "number", number)
 
     def _expr(self, span: Span) -> ast.Expr:
         return ast.Num(self.number, self.unit, span=span)

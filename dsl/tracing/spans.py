@@ -67,7 +67,8 @@ def site_at(code: CodeType, last: int) -> Site:
         known = line or code.co_firstlineno
         return Site(Span(code.co_filename, known, 1, known, 1))
     position = (line, end_line, column, end_column)
-    return Site(_span(code.co_filename, position), _expressions(_text(code.co_filename)).get(position))
+    node = _expressions(_text(code.co_filename)).get(position)
+    return Site(_node_span(code.co_filename, node) if node else _span(code.co_filename, position), node)
 
 
 def source_of(span: Span) -> str:
@@ -78,6 +79,12 @@ def source_of(span: Span) -> str:
     lines[-1] = lines[-1][: span.end_column - 1]
     lines[0] = lines[0][span.column - 1 :]
     return " ".join(part.strip() for part in lines)
+
+
+def quoted(span: Span, otherwise: str) -> str:
+    """The source in backticks, for messages."""
+    text = source_of(span)
+    return f"`{text}`" if text else otherwise
 
 
 @dataclass(frozen=True)
@@ -127,7 +134,7 @@ def _node_span(path: str, node: python.expr | python.arg) -> Span:
     return _span(path, _position(node))
 
 
-def _position(node: python.expr | python.arg) -> Position:
+def _position(node: python.expr | python.stmt | python.arg) -> Position:
     return node.lineno, node.end_lineno or node.lineno, node.col_offset, node.end_col_offset or node.col_offset
 
 
@@ -155,11 +162,14 @@ def _tree(text: str) -> python.Module:
 
 @lru_cache(maxsize=8)
 def _expressions(text: str) -> dict[Position, python.expr]:
-    """Each expression of a file by its position; of two at one position the outer."""
+    """Each expression of a file by its position, of two the outer; a loop or an assertion stands for what it asks."""
     found: dict[Position, python.expr] = {}
     for node in python.walk(_tree(text)):
-        if isinstance(node, python.expr):
-            found.setdefault(_position(node), node)
+        match node:
+            case python.expr():
+                found.setdefault(_position(node), node)
+            case python.For(iter=asked) | python.Assert(test=asked):
+                found[_position(node)] = asked
     return found
 
 

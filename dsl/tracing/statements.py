@@ -1,11 +1,13 @@
 """Statements: what a flow does besides naming values. Those that hold others are context managers."""
 
+import keyword
 from collections.abc import Callable
 from types import TracebackType
 from typing import TypeAlias
 
 from .. import ast
-from ..vocabulary import COLLECT_OPTIONS, UPDATE_OPTIONS
+from ..source import Span
+from ..vocabulary import COLLECT_OPTIONS, KEYWORDS, UPDATE_OPTIONS
 from .expressions import Operand, named, to_args, to_expr
 from .functions import Optimizer
 from .spans import Site, caller
@@ -91,17 +93,21 @@ def metric(*name_and_value: Operand, **values: Operand) -> None:
     trace = tracing(site)
     if name_and_value:
         name, value = _one_metric(name_and_value, site)
-        trace.emit(ast.Metric(name, to_expr(value, site.part(1)), span=site.span, name_span=site.part(0)))
+        _record(trace, name, value, site.part(1), site)
     for name, value in values.items():
-        trace.emit(ast.Metric(name, to_expr(value, site.part(name)), span=site.span))
+        _record(trace, name, value, site.part(name), site)
 
 
 def _one_metric(given: tuple[Operand, ...], site: Site) -> tuple[str, Operand]:
     match given:
-        case (str(name), value) if name.isidentifier():
+        case (str(name), value):
             return name, value
-        case (str(name), _):
-            raise refusal("E0022", f"`{name}` is not a name", site.part(0), help="write a name such as `pass_rate`")
-    raise refusal(
-        "E0027", "a metric has a name and a value", site.span, help='write `metric("kl", kl)` or `metric(kl=kl)`'
-    )
+    help = 'write `metric("kl", kl)` or `metric(kl=kl)`'
+    raise refusal("E0027", "a metric has a name and a value", site.span, help=help)
+
+
+def _record(trace: Trace, name: str, value: Operand, at: Span, site: Site) -> None:
+    if not name.isidentifier() or keyword.iskeyword(name) or name in KEYWORDS:
+        help = "write a name such as `pass_rate`"
+        raise refusal("E0022", f"`{name}` can't name a metric", site.part(0), help=help)
+    trace.emit(ast.Metric(name, to_expr(value, at), span=site.span))

@@ -17,7 +17,7 @@ from ..diagnostics import FlowError, Report, in_order
 from ..source import Span
 from ..vocabulary import RESERVED
 from .module import Parts
-from .spans import BUILT_IN, Site, is_ours, site_at, source_of, user_frame
+from .spans import BUILT_IN, Site, is_ours, quoted, site_at, source_of, user_frame
 
 LIBRARIES = (os.path.dirname(os.__file__), "<frozen ")
 """Where the files of Python itself and of installed packages begin."""
@@ -74,7 +74,7 @@ class Traced:
     @property
     def text(self) -> str:
         """How messages call it."""
-        return f"`{self.name or source_of(self.site.span) or 'this value'}`"
+        return f"`{self.name}`" if self.name else quoted(self.site.span, "this value")
 
 
 class Symbol:
@@ -154,7 +154,7 @@ class Trace:
         for site in self.unopened.values():
             self.report.add(
                 "E0025",
-                f"`{source_of(site.span)}` opens a block that nothing enters",
+                f"{quoted(site.span, 'this')} opens a block that nothing enters",
                 site.span,
                 help=f"write `with {source_of(site.span)}:`",
             )
@@ -224,12 +224,19 @@ def tracing(site: Site) -> Trace:
     if trace is None:
         raise refusal(
             "E0025",
-            f"`{source_of(site.span)}` stands outside of a flow",
+            f"{quoted(site.span, 'this operation')} stands outside of a flow",
             site.span,
             help="move it into a function under `@flow` (or `@define`)",
         )
     trace.look()
     return trace
+
+
+def look() -> None:
+    """Name what is assigned by now, so that an error calls it by its name."""
+    trace = _current.get()
+    if trace:
+        trace.look()
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from .. import ast
 from .expressions import Operand, named, reference, to_args, to_expr
 from .refused import no_truth, refuse_uses
 from .spans import Site, caller
-from .trace import Kind, Symbol, Traced, refusal, tracing
+from .trace import Kind, Symbol, Traced, look, refusal, tracing
 
 V = TypeVar("V", bound="Value")
 
@@ -30,6 +30,7 @@ class Value(Symbol):
         if isinstance(getattr(type(self), name, None), property):
             object.__setattr__(self, name, value)
             return
+        look()
         message = f"`.{name}` of {self._traced.text} can't be set"
         raise refusal("E0027", message, caller().span, help="only `model.next = …` and `state.next = …` are statements")
 
