@@ -1,8 +1,8 @@
 """Logical lines and their indentation tree: what stands between the tokens of a file and the grammar of one line.
 
 A logical line joins what brackets hold together. Comments and blank lines are not syntax: they ride on the line that
-follows them (or close the block they end), so the formatter can put them back. Everything wrong here is reported here, and
-the line goes on as well as it can: an error never hides the lines after it.
+follows them (or close the block they end), so the formatter can put them back. Everything wrong here is reported here,
+and the line goes on as well as it can: an error never hides the lines after it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,9 +13,7 @@ from .source import Span
 from .tokens import CLOSING, OPENING, Token, tokenise
 from .vocabulary import KEYWORDS
 
-STARTERS = frozenset(
-    "flow def import from model state next update minimize metric when every collect keep place cluster return".split()
-)
+STARTERS = KEYWORDS - {"as", "where", "on", "with", "and", "or", "not", "true", "false"}
 """The keywords that begin a statement."""
 
 _WORDS = frozenset(word.upper() for word in KEYWORDS) | {"FOREIGN"}

@@ -45,7 +45,7 @@ def doc_value(text: str) -> str:
 
 
 def clean_doc(text: str) -> str:
-    """A docstring without its indentation and the blank space around it (as `inspect.cleandoc`, line ends trimmed too)."""
+    """A docstring without its indentation and the blank space around it: `inspect.cleandoc`, line ends trimmed too."""
     first, *rest = (line.rstrip() for line in text.expandtabs().split("\n"))
     margin = min((len(line) - len(line.lstrip()) for line in rest if line), default=0)
     return "\n".join([first.lstrip(), *(line[margin:] for line in rest)]).strip("\n")
@@ -55,7 +55,7 @@ def clean_doc(text: str) -> str:
 
 
 def spell_number(value: int | float, raw: str | None) -> str:
-    """The author's spelling if it still says this value, tidied (`.5` -> `0.5`, `1E-6` -> `1e-6`), else the shortest one."""
+    """The author's spelling, tidied (`.5` is `0.5`, `1E-6` is `1e-6`), if it says this value; else the shortest one."""
     if (
         raw is not None
         and number_value(raw) == value
@@ -100,7 +100,9 @@ def _escape(char: str, quote: str) -> str:
 
 
 def quote_doc(doc: str, indent: str) -> list[str]:
-    """The lines of a triple-quoted docstring at this indentation; the closing quotes stand alone if it has several lines."""
+    """The lines of a docstring at this indentation; the closing quotes stand alone if it has several lines."""
+    if "\n" not in doc and doc.endswith('"'):
+        return [f'{indent}"""{_escape_doc(doc[:-1])}\\""""']
     first, *rest = _escape_doc(doc).split("\n")
     if not rest:
         return [f'{indent}"""{first}"""']
@@ -111,5 +113,4 @@ def quote_doc(doc: str, indent: str) -> list[str]:
 def _escape_doc(doc: str) -> str:
     """Backslashes only where the text would be read otherwise: before a quote or another backslash, and at the end."""
     text = re.sub(r"\\(?=[\\\"']|$)", r"\\\\", doc)
-    text = text.replace('"""', r"\"\"\"")
-    return text[:-1] + r"\"" if text.endswith('"') else text
+    return text.replace('"""', r"\"\"\"")

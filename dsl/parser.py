@@ -6,7 +6,7 @@ from typing import Any
 from lark.exceptions import UnexpectedToken
 
 from .ast import Assign, Collect, Def, Every, Expr, Flow, Module, Place, Statement, Update, When
-from .build import NO_RESULT, Builder, Docstring, Refused, Return
+from .build import NO_RESULT, Docstring, Refused, Return
 from .diagnostics import Report, in_order
 from .grammar import line_grammar
 from .levels import EXAMPLES, MODULE, Level, block_level, guess_level, wrong_level
@@ -97,11 +97,12 @@ class _FileParser:
 
     def _complete(self, header: Statement, line: Line, below: Level | None) -> Statement:
         """The statement with its block and its comments."""
+        whole = self._with_block(header, line, below) if below else header
         return replace(
-            self._with_block(header, line, below) if below else header,
+            whole,
             leading=line.leading,
             trailing=line.trailing,
-            closing=line.closing,
+            closing=whole.closing + line.closing,
             blank_before=line.blank_before,
         )
 
@@ -140,7 +141,12 @@ class _FileParser:
         if body and complain_at and not any(isinstance(s, Return) for s in body):
             help = "end its block with `return EXPRESSION`"
             self.report.add("E0007", f"`def {header.name}` returns nothing", complain_at, help=help)
-        return replace(header, body=tuple(s for s in body if isinstance(s, Assign)), result=result)
+        return replace(
+            header,
+            body=tuple(s for s in body if isinstance(s, Assign)),
+            result=result,
+            closing=_comments(last) if isinstance(last, Return) else (),
+        )
 
     def _refuse_early_return(self, statement: Return) -> None:
         help = "a `def` has one `return`, its last line; choose between values with `where(c, a, b)`"
@@ -175,10 +181,12 @@ def _whole_span(line: Line) -> Span:
     return line.span.to(last.span)
 
 
-def _comments(doc: Docstring | None) -> tuple[str, ...]:
-    if doc is None:
+def _comments(line: Docstring | Return | None) -> tuple[str, ...]:
+    """What the formatter would lose with a line that becomes no statement."""
+    if line is None:
         return ()
-    return (*doc.leading, doc.trailing) if doc.trailing else doc.leading
+    blank = ("",) if line.blank_before and isinstance(line, Return) else ()
+    return blank + line.leading + ((line.trailing,) if line.trailing else ())
 
 
 def _with_comments(doc: Docstring | None, body: list[Any]) -> list[Any]:
