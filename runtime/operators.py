@@ -113,6 +113,7 @@ def _import(file: Path, digest: str) -> ModuleType:
         raise LoadError(f"{file.name} is no Python module.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # before it runs: dataclasses look their module up
+    _forget_namesakes(file.parent)
     try:
         with _importable(file.parent):
             spec.loader.exec_module(module)
@@ -120,6 +121,15 @@ def _import(file: Path, digest: str) -> ModuleType:
         del sys.modules[name]
         raise raised(error, RowContext(file.stem, file.name), " when it was imported") from error
     return module
+
+
+def _forget_namesakes(folder: Path) -> None:
+    """Forget modules of other users' folders that this folder has its own of: two flows may both have a utils.py."""
+    others = {file.parent for file in _modules} - {folder}
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if file and "." not in name and Path(file).parent in others and (folder / f"{name}.py").is_file():
+            del sys.modules[name]
 
 
 @contextmanager

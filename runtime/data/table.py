@@ -22,6 +22,7 @@ _ROWS: Mapping[str, Callable[[Path, str], NumberedRows]] = {
     ".csv": csv_rows,
 }
 _FORMATS = (*_ROWS, ".parquet")
+_OTHER_FORMATS = {".txt", ".tsv", ".gz", ".zst", ".zip", ".arrow", ".xlsx", ".yaml", ".yml", ".pkl", ".pt", ".md"}
 
 
 @dataclass(frozen=True)
@@ -77,10 +78,10 @@ def open_table(path: str, base_dir: Path, *, split: str = "train", name: str | N
 
 def _names_file(path: str, file: Path, suffix: str) -> bool:
     """Whether a path means a file rather than a dataset's id, so that a misspelt file isn't looked up on the hub."""
-    if suffix in _FORMATS or file.is_file():
+    if file.is_file() or suffix in _FORMATS or suffix in _OTHER_FORMATS:
         return True
     looks_like_id = path.count("/") == 1 and not file.parent.is_dir()
-    return suffix[1:].isalnum() and not suffix[1:].isdigit() and not looks_like_id and not file.is_dir()
+    return suffix[1:].isalpha() and not looks_like_id and not file.is_dir()
 
 
 def _check_file(path: str, file: Path, suffix: str) -> None:

@@ -38,7 +38,7 @@ def short(value: float | int | None) -> str:
     if not math.isfinite(value):
         return str(value)
     size = abs(value)
-    for limit, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):
+    for limit, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (9999.5, "k")):
         if size >= limit:
             return f"{value / (1e3 if unit == 'k' else limit):#.4g}".rstrip(".") + unit
     if isinstance(value, int):

@@ -91,10 +91,15 @@ def _draw(panels: Sequence[Panel], png_path: Path, title: str | None) -> None:
     # The figure is made without pyplot, which keeps global state and may choose a window system.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     columns = 2 if len(panels) in (2, 4) else min(len(panels), 3)
     rows = -(-len(panels) // columns)
-    figure = Figure(figsize=(5.2 * columns, 3.1 * rows + (0.4 if title else 0)), dpi=150, layout="constrained")
+    figure = Figure(
+        figsize=(5.2 * columns, 3.1 * rows + (0.4 if title else 0)),
+        dpi=150,
+        layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1),
+    )
     FigureCanvasAgg(figure)
     if title:
         figure.suptitle(title, fontsize=13, fontweight="bold", color=_INK)
@@ -133,6 +138,8 @@ def _style(axes: Any) -> None:
 
     axes.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True))
     axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
+    axes.ticklabel_format(axis="y", scilimits=(-2, 4), useMathText=True)
+    axes.yaxis.get_offset_text().set(size=8, color=_INK)
     axes.grid(True, color=_GRID, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.tick_params(labelsize=8, colors=_INK, length=0)

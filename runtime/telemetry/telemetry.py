@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TextIO
+from typing import Any, Self, SupportsFloat, TextIO
 
 from ..errors import RunWarning
 from .console import Console, open_console
@@ -16,7 +16,7 @@ from .logfile import LogFile
 from .plot import plot
 
 Number = float | int
-Record = Mapping[str, Number]
+Record = Mapping[str, SupportsFloat]
 
 METRICS = "metrics.jsonl"
 SAMPLES = "samples.jsonl"
