@@ -36,7 +36,7 @@ def make_role(directory: Path) -> loading.Role:
         num_key_value_heads=2,
         max_position_embeddings=512,
         tie_word_embeddings=True,
-        eos_token_id=None,
+        eos_token_id=2,
         bos_token_id=None,
     )
     transformers.Qwen2ForCausalLM(config).save_pretrained(directory)
@@ -44,16 +44,23 @@ def make_role(directory: Path) -> loading.Role:
 
 
 def hugging_face(role: loading.Role, rows: int, tokens: int) -> Callable[[], object]:
-    """All rows to the same length, without stopping rules or filters: the least that `generate` can do."""
+    """All rows to the same length: the longest decides."""
     ids = torch.tensor([PROMPT] * rows)
-    options = {"max_new_tokens": tokens, "do_sample": True, "top_k": 0, "top_p": 1.0, "pad_token_id": 0}
+    options = {
+        "max_new_tokens": tokens,
+        "min_new_tokens": tokens,
+        "do_sample": True,
+        "top_k": 0,
+        "top_p": 1.0,
+        "pad_token_id": 0,
+    }
     return lambda: role.module.generate(ids, attention_mask=torch.ones_like(ids), **options)  # type: ignore[operator]
 
 
 def engine_run(engine: Engine, role: loading.Role, samples: int, lengths: list[int]) -> Callable[[], object]:
     rows = torch.arange(len(lengths)).repeat_interleave(samples)
     keys = noise.row_keys(0, "flow", "rollout", 0, rows, torch.arange(samples).repeat(len(lengths)))
-    sampling = Sampling(samples, lengths, [1.0] * len(lengths))
+    sampling = Sampling(samples, lengths, [1.0] * len(lengths), min_new_tokens=max(lengths))
 
     def run() -> object:
         engine.load_weights(role, 0)

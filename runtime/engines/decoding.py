@@ -64,13 +64,16 @@ class _Progress:
         self.lengths = torch.zeros_like(limits)
         self.truncated = torch.zeros_like(self.alive)
         self.stops = sampler.stop_table(session.vocab, session.device)
-        self.shortest = int(limits.min())
+        # Up to here no row can end, and looking is not free.
+        self.unending = min(int(limits.min()) - 1, sampler.min_new_tokens if sampler.stops else 1 << 60)
         self.over = False
 
     def update(self, tokens: Tensor, length: int) -> Tensor | None:
         """Take note of rows that ended with these tokens; the batch rows that were kept, if it shrank."""
+        if length <= self.unending:
+            return None
         stopped = self.stops[tokens]
-        ended = stopped if length < self.shortest else stopped | (length >= self.limits)
+        ended = stopped | (length >= self.limits)
         if not ended.any():
             return None
         newly = ended & self.alive

@@ -117,7 +117,8 @@ class Engine(ABC):
         """Take the weights of `role` as they are now. Changing them afterwards calls for another load."""
         if role.kind != "causal_lm":
             raise EngineError(f"{role.name} is a {role.kind}: only a causal_lm generates")
-        self._role, self._stops = role, stop_ids(role)
+        vocab = role.config.get_text_config().vocab_size
+        self._role, self._stops = role, {i for i in stop_ids(role) if i < vocab}
         self._take_weights(role)
         self.state = Loaded(version)
 

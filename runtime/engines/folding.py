@@ -5,6 +5,7 @@ queries: both are constants, so both move into the projection, whose parts (q, k
 """
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -40,7 +41,10 @@ class Linear:
 
 @dataclass(frozen=True)
 class Layer:
-    """qk_norm: [heads + kv_heads, head width], weights of the norms of queries and keys (Qwen3), or None."""
+    """qkv: to the queries, then key and value of each kv head in turn, so that one write stores both.
+
+    qk_norm: [heads + 2 * kv_heads, head width], weights of the norms of queries and keys (Qwen3), 1 for values; or None.
+    """
 
     qkv: Linear
     qk_norm: Tensor | None
@@ -97,7 +101,7 @@ def fold(module: nn.Module) -> Decoder:
     return Decoder(
         embedding=model.model.embed_tokens.weight.detach().clone(),
         layers=[_fold_layer(layer) for layer in model.model.layers],
-        head=_linear([model.lm_head], model.model.norm.weight),
+        head=_linear([_whole(model.lm_head)], model.model.norm.weight),
         rotary=model.model.rotary_emb,
         heads=first.q_proj.out_features // first.head_dim,
         kv_heads=first.k_proj.out_features // first.head_dim,
@@ -108,29 +112,47 @@ def fold(module: nn.Module) -> Decoder:
 
 def _fold_layer(layer: Any) -> Layer:
     attention, mlp = layer.self_attn, layer.mlp
-    qkv = _linear([attention.q_proj, attention.k_proj, attention.v_proj], layer.input_layernorm.weight)
+    pairs = zip(_heads(attention.k_proj, attention), _heads(attention.v_proj, attention), strict=True)
+    qkv = _linear([_whole(attention.q_proj), *chain.from_iterable(pairs)], layer.input_layernorm.weight)
     queries = attention.q_proj.out_features
-    qk_norm = None
-    if hasattr(attention, "q_norm"):
-        counts = [part.out_features // attention.head_dim for part in (attention.q_proj, attention.k_proj)]
-        scaled = attention.q_norm.weight.detach() * attention.scaling
-        qk_norm = torch.stack([scaled] * counts[0] + [attention.k_norm.weight.detach()] * counts[1])
-    else:
+    qk_norm = _fold_qk_norm(attention) if hasattr(attention, "q_norm") else None
+    if qk_norm is None:
         qkv.weight[:, :queries] *= attention.scaling
         if qkv.bias is not None:
             qkv.bias[:queries] *= attention.scaling
-    gate_up = _linear([mlp.gate_proj, mlp.up_proj], layer.post_attention_layernorm.weight)
-    return Layer(qkv, qk_norm, _linear([attention.o_proj]), gate_up, _linear([mlp.down_proj]))
+    gate_up = _linear([_whole(mlp.gate_proj), _whole(mlp.up_proj)], layer.post_attention_layernorm.weight)
+    return Layer(qkv, qk_norm, _linear([_whole(attention.o_proj)]), gate_up, _linear([_whole(mlp.down_proj)]))
 
 
-def _linear(parts: list[Any], norm: Tensor | None = None) -> Linear:
-    """The parts side by side, behind a norm's weight. Products are taken in float32 at least, and rounded once."""
-    weight = torch.cat([part.weight for part in parts])
-    if norm is not None:
-        wide = torch.promote_types(weight.dtype, torch.float32)
-        weight = (weight.to(wide) * norm.to(wide)).to(weight.dtype)
-    biases = [part.bias for part in parts if part.bias is not None]
-    return Linear(weight.t().contiguous(), torch.cat(biases).detach() if biases else None)
+def _fold_qk_norm(attention: Any) -> Tensor:
+    """A norm stands between projection and rotation here: it takes the scale of attention instead."""
+    query, key = attention.q_norm.weight * attention.scaling, attention.k_norm.weight
+    heads, kv_heads = (part.out_features // attention.head_dim for part in (attention.q_proj, attention.k_proj))
+    return torch.stack([query] * heads + [key, torch.ones_like(key)] * kv_heads)
+
+
+# Rows of a projection: its weight [out, in] and bias [out].
+_Part = tuple[Tensor, Tensor | None]
+
+
+def _whole(projection: Any) -> _Part:
+    return projection.weight, projection.bias
+
+
+def _heads(projection: Any, attention: Any) -> list[_Part]:
+    weights = projection.weight.split(attention.head_dim)
+    biases = [None] * len(weights) if projection.bias is None else projection.bias.split(attention.head_dim)
+    return list(zip(weights, biases, strict=True))
+
+
+def _linear(parts: list[_Part], norm: Tensor | None = None) -> Linear:
+    """The parts side by side, behind a norm's weight (which multiplies what goes in)."""
+    weights = [weight.t() for weight, _ in parts]
+    folded = weights[0].new_empty(weights[0].shape[0], sum(weight.shape[1] for weight in weights))
+    for weight, place in zip(weights, torch.split(folded, [weight.shape[1] for weight in weights], 1), strict=True):
+        place.copy_(weight) if norm is None else torch.mul(weight, norm[:, None], out=place)
+    biases = [bias for _, bias in parts if bias is not None]
+    return Linear(folded, torch.cat(biases) if biases else None)
 
 
 def _slides(config: Any) -> bool:

@@ -4,6 +4,8 @@ At a hidden size of some hundreds a step's time goes into the calls, not the ari
 and folded projections (`folding`), one cache for all layers, no mask unless prompts differ in length.
 """
 
+from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -62,11 +64,27 @@ def _plain_logits(role: Role, row: list[int]) -> Tensor:
     return logits[0, -1]
 
 
+@dataclass(frozen=True)
+class _LayerCache:
+    """Views of one layer's cache: for a step's write, and for its two products.
+
+    tokens: [rows, 2 * kv_heads, room, width]. keys: [rows * kv_heads, width, room], values: [.., room, width].
+    """
+
+    tokens: Tensor
+    keys: Tensor
+    values: Tensor
+
+    @classmethod
+    def of(cls, cache: Tensor) -> "_LayerCache":
+        pairs = cache.flatten(0, 1)
+        return cls(cache.flatten(1, 2), pairs[:, 0].transpose(1, 2), pairs[:, 1])
+
+
 class _Rows(Session):
     """Prompts are read once each and shared by their samples; shorter ones are padded on the left.
 
-    keys: [layers, rows, kv_heads, width, room]; values: [layers, rows, kv_heads, room, width]: the layouts in which both
-    products of a step read memory in order.
+    cache: [layers, rows, kv_heads, 2, room, width], the key and the value of each token, stored by one write.
     """
 
     def __init__(self, decoder: Decoder, prompts: list[list[int]], samples: int, new_tokens: int) -> None:
@@ -76,6 +94,12 @@ class _Rows(Session):
         self.used = max(len(prompt) for prompt in prompts)
         self.room = self.used + new_tokens - 1  # the last token is never read
         self.cos, self.sin = _rotary_tables(decoder, self.room)
+        self.eps = decoder.embedding.new_full((1, 1), decoder.eps)
+        self.is_value = torch.zeros(decoder.heads + 2 * decoder.kv_heads, 1, dtype=torch.bool, device=self.device)
+        self.is_value[decoder.heads + 1 :: 2] = True
+        # In bfloat16 the mean itself has to be taken in float32.
+        narrow = decoder.embedding.dtype == torch.bfloat16
+        self.mean = None if narrow else decoder.embedding.new_full((decoder.hidden, 1), 1 / decoder.hidden)
         lengths = torch.tensor([len(prompt) for prompt in prompts], device=self.device)
         self.padding = self.used - lengths
         self.ragged = bool((self.padding > 0).any())
@@ -93,38 +117,35 @@ class _Rows(Session):
     def advance(self, tokens: Tensor) -> None:
         x = F.embedding(tokens, self.decoder.embedding)
         position = self.used - self.padding if self.ragged else self.used
-        cos, sin = self.cos[position], self.sin[position]
+        cos, sin = self._rotation(position)
         self.used += 1
         bias = self.bias[:, :, : self.used] if self.ragged else None
-        for layer, keys, values in zip(self.decoder.layers, self.layer_keys, self.layer_values, strict=True):
-            q, k, v = self._heads(layer, x, cos, sin)
-            keys[:, :, self.used - 1] = k.reshape(-1, self.decoder.width)
-            values[:, self.used - 1] = v.reshape(-1, self.decoder.width)
-            seen = self._attend(q, keys[:, :, : self.used], values[:, : self.used], bias)
-            layer.out.add_to(x, seen)
+        for layer, cache in zip(self.decoder.layers, self.layer_caches, strict=True):
+            heads = self._heads(layer, x, cos, sin)
+            cache.tokens[:, :, self.used - 1] = heads[:, self.decoder.heads :]
+            keys, values = cache.keys[:, :, : self.used], cache.values[:, : self.used]
+            layer.out.add_to(x, self._attend(heads[:, : self.decoder.heads], keys, values, bias))
             self._feed_forward(layer, x)
         self.state = x
 
     def keep(self, rows: Tensor) -> None:
-        keys, values, used = self.keys, self.values, self.used
+        old, used = self.cache, self.used
         self._allocate(len(rows))
-        self.keys[..., :used] = keys[..., :used].index_select(1, rows)
-        self.values[..., :used, :] = values[..., :used, :].index_select(1, rows)
+        self.cache[..., :used, :] = old[..., :used, :].index_select(1, rows)
         self.state, self.padding = self.state[rows], self.padding[rows]
         self.rows = len(rows)
         self._mask_padding()
 
     def _allocate(self, rows: int) -> None:
         d = self.decoder
-        self.keys = d.embedding.new_empty(len(d.layers), rows, d.kv_heads, d.width, self.room)
-        self.values = d.embedding.new_empty(len(d.layers), rows, d.kv_heads, self.room, d.width)
-        self.layer_keys, self.layer_values = self.keys.flatten(1, 2).unbind(), self.values.flatten(1, 2).unbind()
+        self.cache = d.embedding.new_empty(len(d.layers), rows, d.kv_heads, 2, self.room, d.width)
+        self.layer_caches = [_LayerCache.of(layer) for layer in self.cache]
 
     def _mask_padding(self) -> None:
         """What is added to attention scores, [rows * kv_heads, 1, room]: minus infinity on padding."""
         if self.ragged:
             columns = torch.arange(self.room, device=self.device)
-            bias = torch.zeros(self.rows, self.room, dtype=self.keys.dtype, device=self.device)
+            bias = torch.zeros(self.rows, self.room, dtype=self.cache.dtype, device=self.device)
             bias.masked_fill_(columns < self.padding[:, None], -torch.inf)
             self.bias = bias.repeat_interleave(self.decoder.kv_heads, 0)[:, None]
 
@@ -134,13 +155,13 @@ class _Rows(Session):
         ids = torch.tensor([[0] * (width - len(prompt)) + prompt for prompt in prompts], device=self.device)
         x = F.embedding(ids.flatten(), d.embedding)
         positions = (torch.arange(width, device=self.device) - self.padding[:, None]).clamp(min=0).flatten()
-        cos, sin, mask = self.cos[positions], self.sin[positions], self._prompt_mask(width)
-        for i, layer in enumerate(d.layers):
-            q, k, v = (part.view(rows, width, -1, d.width).transpose(1, 2) for part in self._heads(layer, x, cos, sin))
-            self.keys[i].view(rows, samples, *self.keys.shape[2:])[..., :width] = k.transpose(2, 3)[:, None]
-            self.values[i].view(rows, samples, *self.values.shape[2:])[..., :width, :] = v[:, None]
+        (cos, sin), mask = self._rotation(positions), self._prompt_mask(width)
+        for layer, cache in zip(d.layers, self.layer_caches, strict=True):
+            heads = self._heads(layer, x, cos, sin).view(rows, width, -1, d.width).transpose(1, 2)
+            q, kv = heads[:, : d.heads], heads[:, d.heads :]
+            cache.tokens.view(rows, samples, *cache.tokens.shape[1:])[..., :width, :] = kv[:, None]
             seen = F.scaled_dot_product_attention(
-                q, k, v, attn_mask=mask, is_causal=mask is None, scale=1.0, enable_gqa=True
+                q, kv[:, ::2], kv[:, 1::2], attn_mask=mask, is_causal=mask is None, scale=1.0, enable_gqa=True
             )
             layer.out.add_to(x, seen.transpose(1, 2).reshape(rows * width, -1))
             self._feed_forward(layer, x)
@@ -154,19 +175,23 @@ class _Rows(Session):
             return None
         columns = torch.arange(width, device=self.device)
         real = columns >= self.padding[:, None]
-        # Padding may look at padding: a row that looks at nothing would be NaN, and NaN spreads through products with 0.
+        # Padding may look at padding: a row that looks at nothing would be NaN, and NaN times 0 is NaN.
         visible = real[:, None, :] | ~real[:, :, None]
         return (visible & (columns[:, None] >= columns))[:, None]
 
-    def _heads(self, layer: Layer, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values of tokens: [tokens, hidden] -> three of [tokens, heads or kv_heads, width]."""
+    def _rotation(self, position: int | Tensor) -> tuple[Tensor, Tensor]:
+        """cos and sin of one position, [all heads, width], or of several, [positions, ...]; 1 and 0 for values."""
+        cos, sin = self.cos[position], self.sin[position]
+        return torch.where(self.is_value, 1.0, cos), torch.where(self.is_value, 0.0, sin)
+
+    def _heads(self, layer: Layer, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Rotated queries, keys and values: [tokens, hidden] -> [tokens, heads + 2 * kv_heads, width]."""
         d = self.decoder
-        qkv = layer.qkv(self._norm(x)).view(len(x), -1, d.width)
-        qk, v = qkv[:, : d.heads + d.kv_heads], qkv[:, d.heads + d.kv_heads :]
+        heads = layer.qkv(self._norm(x)).view(len(x), -1, d.width)
         if layer.qk_norm is not None:
-            qk = F.rms_norm(qk, (d.width,), None, d.eps) * layer.qk_norm
-        qk = torch.addcmul(qk * cos, qk.roll(d.width // 2, -1), sin)
-        return qk[:, : d.heads], qk[:, d.heads :], v
+            normed = F.rms_norm(heads, (d.width,), None, d.eps) * layer.qk_norm
+            heads = torch.where(self.is_value, heads, normed)
+        return torch.addcmul(heads * cos, heads.roll(d.width // 2, -1), sin)
 
     def _attend(self, q: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:
         """One query per head: [rows, heads, width] over [rows * kv_heads, ...] -> [rows, heads * width]."""
@@ -180,7 +205,10 @@ class _Rows(Session):
         layer.down.add_to(x, F.silu(gate).mul_(up))
 
     def _norm(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, (self.decoder.hidden,), None, self.decoder.eps)
+        """x / sqrt(mean(x^2) + eps); the mean as a product with 1/hidden takes three calls instead of seven."""
+        if self.mean is None:
+            return F.rms_norm(x, (self.decoder.hidden,), None, self.decoder.eps)
+        return x * torch.addmm(self.eps, x.square(), self.mean).rsqrt_()
 
 
 def _rotary_tables(decoder: Decoder, room: int) -> tuple[Tensor, Tensor]:

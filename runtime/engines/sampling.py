@@ -29,6 +29,7 @@ class Sampler:
 
     def __post_init__(self) -> None:
         self._block, self._first = torch.empty(0), 0
+        self._stop_ids = torch.tensor(self.stops, dtype=torch.long, device=self.keys.device)
         self._greedy = bool((self.temperature == 0).all())
         self._mixed = not self._greedy and bool((self.temperature == 0).any())
         self._plain = bool(((self.temperature == 1) | (self.temperature == 0)).all())
@@ -42,7 +43,7 @@ class Sampler:
         logits: [rows, vocab], changed in place to those of the distribution that is sampled from.
         """
         if position < self.min_new_tokens and self.stops:
-            logits[:, self.stops] = -torch.inf
+            logits.index_fill_(1, self._stop_ids, -torch.inf)
         if not self._plain:
             logits /= self._scale.to(logits.dtype)
         if self.top_k or self.top_p < 1:
@@ -62,7 +63,7 @@ class Sampler:
     def stop_table(self, vocab: int, device: torch.device) -> Tensor:
         """bool [vocab]: whether an id ends a response."""
         table = torch.zeros(vocab, dtype=torch.bool, device=device)
-        table[[i for i in self.stops if i < vocab]] = True
+        table[self._stop_ids] = True
         return table
 
     def _noise(self, position: int, vocab: int) -> Tensor:

@@ -8,7 +8,7 @@ from .transformers_engine import TransformersEngine
 
 
 def make_engine(role: Role, *, snapshot: bool = False) -> Engine:
-    """An engine for the role, asleep: the functional decoder where it fits and agrees with the model's own forward pass.
+    """An engine for the role, asleep: the functional decoder where it fits and agrees with the model's own forward.
 
     snapshot: the engine must keep its weights while the role is trained on (the functional one always does).
     `engine.reason` says why it is the slower one, where it is.
