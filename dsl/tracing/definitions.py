@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable
 from types import FunctionType
-from typing import Any
+from typing import Any, Literal
 
 from .. import ast
 from ..diagnostics import Report
@@ -55,7 +55,7 @@ class FlowDefinition:
 
     def _flow(self, parts: Parts, report: Report) -> ast.Flow:
         header = signature_of(self.function)
-        trace = _trace("flow", self.function, parts)
+        trace = _trace("flow", self.function, parts, header)
         parts.claim(self.name, self, header.name)
         with running(trace):
             params = _params(self.function, header)
@@ -98,7 +98,7 @@ class Definition:
 
     def _def(self, parts: Parts) -> ast.Def:
         header = signature_of(self.function)
-        trace = _trace("def", self.function, parts)
+        trace = _trace("def", self.function, parts, header)
         with running(trace):
             params = _params(self.function, header)
             result = _run(trace, self.function, params)
@@ -121,9 +121,9 @@ def define(function: Callable[..., Any]) -> Definition:
     return Definition(_plain(function, "define"))
 
 
-def _trace(what: Any, function: FunctionType, parts: Parts) -> Trace:
+def _trace(what: Literal["flow", "def"], function: FunctionType, parts: Parts, header: Signature) -> Trace:
     scope = Scope(f"{what} {function.__name__}")
-    return Trace(what, function.__name__, code_of(function), parts, parts.report, scope)
+    return Trace(what, function.__name__, code_of(function), parts, parts.report, scope, header.hidden)
 
 
 def _run(trace: Trace, function: FunctionType, params: tuple[ast.Param, ...]) -> object:

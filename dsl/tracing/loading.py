@@ -64,16 +64,20 @@ def _imported(path: str) -> ModuleType:
     if not file.is_file():
         beside = file.parent.glob("*.py") if file.parent.is_dir() else ()
         raise _failure(f"no file `{path}`", path, suggest(file.name, [p.name for p in beside]))
-    spec = importlib.util.spec_from_file_location(f"_flows_of_{file.stem}", path)
-    if spec is None or spec.loader is None:
-        raise _failure(f"`{path}` is not a Python file", path, "a file of flows ends in `.py`, or in `.flow`")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look for their module
+    module = ModuleType(f"_flows_of_{file.stem}")
+    module.__file__ = path
+    sys.modules[module.__name__] = module  # dataclasses look for their module
     try:
-        run_users(spec.loader.exec_module, f"importing `{path}`", Report(), module)
+        run_users(_execute, f"importing `{path}`", Report(), file, module)
     except FlowError as failed:
         raise _at_syntax_error(failed, path) from failed.__cause__
     return module
+
+
+def _execute(file: Path, module: ModuleType) -> None:
+    """Compiled here: the import machinery would make the path absolute, and spans say it as it was given."""
+    source = importlib.util.decode_source(file.read_bytes())
+    exec(compile(source, module.__file__ or "", "exec", dont_inherit=True), vars(module))
 
 
 def _at_syntax_error(failed: FlowError, path: str) -> FlowError:
@@ -101,7 +105,12 @@ def _importing_from(folder: Path) -> Iterator[None]:
         yield
     finally:
         sys.path.remove(str(folder))
-        for name in set(sys.modules) - before:
-            origin = getattr(sys.modules[name], "__file__", None)
-            if origin and Path(origin).resolve().is_relative_to(folder):
-                del sys.modules[name]
+        beside = {name for name in set(sys.modules) - before if _stands_in(folder, name.partition(".")[0])}
+        for name in beside:
+            del sys.modules[name]
+
+
+def _stands_in(folder: Path, name: str) -> bool:
+    """Whether a top-level module is a file or a package right there (not of an environment that lies below)."""
+    origin = getattr(sys.modules.get(name), "__file__", None) or ""
+    return Path(origin).resolve() in (folder / f"{name}.py", folder / name / "__init__.py")

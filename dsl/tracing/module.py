@@ -25,7 +25,7 @@ class Parts:
     def import_module(self, module: str, name: str, span: Span) -> None:
         """Need `import module`, known as `name`."""
         if self.claim(name, ("module", module), span):
-            alias = None if name == module.rpartition(".")[2] else name
+            alias = None if name == module else name
             self.modules[name] = ast.Import(module, alias, span=span)
 
     def import_member(self, module: str, member: str, name: str, span: Span) -> None:

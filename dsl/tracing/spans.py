@@ -82,18 +82,24 @@ def source_of(span: Span) -> str:
 
 
 def quoted(span: Span, otherwise: str) -> str:
-    """The source in backticks, for messages."""
+    """The source in backticks, for messages, cut where it is long."""
     text = source_of(span)
-    return f"`{text}`" if text else otherwise
+    shown = text if len(text) <= 60 else text[:59] + "…"
+    return f"`{shown}`" if text else otherwise
 
 
 @dataclass(frozen=True)
 class Signature:
-    """Where a function's name, parameters and defaults stand."""
+    """Where a function's name, parameters and defaults stand.
+
+    hidden: names that only comprehensions bind. From Python 3.12 on they are among the function's locals while the
+        comprehension runs.
+    """
 
     name: Span
     params: dict[str, Span]
     defaults: dict[str, Site]
+    hidden: frozenset[str] = frozenset()
 
 
 def signature_of(function: FunctionType) -> Signature:
@@ -107,7 +113,8 @@ def signature_of(function: FunctionType) -> Signature:
     start = node.col_offset
     name = _span(path, (node.lineno, node.lineno, start, start + len("def ") + len(node.name.encode())))
     params = {a.arg: _node_span(path, a) for a in _arguments(node.args)}
-    return Signature(name, params, {n: Site(_node_span(path, d), d) for n, d in _defaults(node.args)})
+    defaults = {n: Site(_node_span(path, d), d) for n, d in _defaults(node.args)}
+    return Signature(name, params, defaults, _comprehension_names(node))
 
 
 def code_of(function: FunctionType) -> CodeType:
@@ -206,6 +213,13 @@ def _function(text: str, name: str, line: int) -> python.FunctionDef | None:
             if first == line:
                 return node
     return None
+
+
+def _comprehension_names(function: python.FunctionDef) -> frozenset[str]:
+    loops = [n.target for n in python.walk(function) if isinstance(n, python.comprehension)]
+    inside = [n for target in loops for n in python.walk(target) if isinstance(n, python.Name)]
+    stored = [n for n in python.walk(function) if isinstance(n, python.Name) and isinstance(n.ctx, python.Store)]
+    return frozenset(n.id for n in inside) - frozenset(n.id for n in stored if n not in inside)
 
 
 def _arguments(spec: python.arguments) -> list[python.arg]:

@@ -110,4 +110,4 @@ def _record(trace: Trace, name: str, value: Operand, at: Span, site: Site) -> No
     if not name.isidentifier() or keyword.iskeyword(name) or name in KEYWORDS:
         help = "write a name such as `pass_rate`"
         raise refusal("E0022", f"`{name}` can't name a metric", site.part(0), help=help)
-    trace.emit(ast.Metric(name, to_expr(value, at), span=site.span))
+    trace.emit(ast.Metric(name, to_expr(value, at), span=site.span, name_span=at))

@@ -89,7 +89,7 @@ class Symbol:
 
 @dataclass(eq=False)
 class Trace:
-    """One run of a function. `code` tells which frame's locals name values."""
+    """One run of a function. `code` tells which frame's locals name values, all but those that are `hidden`."""
 
     what: Literal["flow", "def"]
     name: str
@@ -97,6 +97,7 @@ class Trace:
     parts: Parts
     report: Report
     scope: Scope
+    hidden: frozenset[str] = frozenset()
     frame: FrameType | None = None
     unopened: dict[object, Site] = field(default_factory=dict)
 
@@ -105,7 +106,7 @@ class Trace:
         self.frame = self.frame or self._find_frame()
         found: dict[Traced, str] = {}
         for name, held in self.frame.f_locals.items() if self.frame else ():
-            if isinstance(held, Symbol) and self._wants_name(held._traced):
+            if isinstance(held, Symbol) and name not in self.hidden and self._wants_name(held._traced):
                 found.setdefault(held._traced, name)
         for traced in [t for t in self.scope.values if t in found]:
             self._assign(found[traced], traced)

@@ -261,6 +261,13 @@ def test_what_stands_beside_a_flow_is_forgotten(tmp_path: Path) -> None:
     assert defaults[0] != defaults[1]
 
 
+def test_spans_say_the_path_as_it_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "algo.py").write_text(PRELUDE + "@flow\ndef f(x):\n    y = x + 1\n")
+    monkeypatch.chdir(tmp_path)
+    found = load_flow("algo.py", "f")
+    assert found.span.path == "algo.py"
+
+
 def test_a_flow_swallowing_an_error_is_refused_still() -> None:
     @flow
     def f(x):  # type: ignore[no-untyped-def]
