@@ -43,7 +43,7 @@ class Linear:
 class Layer:
     """qkv: to the queries, then key and value of each kv head in turn, so that one write stores both.
 
-    qk_norm: [heads + 2 * kv_heads, head width], weights of the norms of queries and keys (Qwen3), 1 for values; or None.
+    qk_norm: [heads + 2 * kv_heads, head width], weights of the norms of queries and keys (Qwen3; values 1); or None.
     """
 
     qkv: Linear

@@ -1,1 +1,24 @@
 """Models in a worker: loading and saving a role, its text, and what its forward pass computes."""
+
+from .layers import compile_layers, enable_checkpointing
+from .loading import ModelError, Role, load_role, save_role
+from .scoring import Sequences, evaluate, forward, micro_batches
+from .text import TextError, decode, encode_pair, encode_prompt, stop_ids
+
+__all__ = [
+    "ModelError",
+    "Role",
+    "Sequences",
+    "TextError",
+    "compile_layers",
+    "decode",
+    "enable_checkpointing",
+    "encode_pair",
+    "encode_prompt",
+    "evaluate",
+    "forward",
+    "load_role",
+    "micro_batches",
+    "save_role",
+    "stop_ids",
+]
