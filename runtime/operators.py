@@ -8,10 +8,9 @@ import asyncio
 import hashlib
 import importlib.util
 import inspect
-import math
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -21,9 +20,9 @@ from typing import Any, TypeVar
 
 from .boundary import OperatorError, RowContext, raised, short, short_arguments, user_frames
 from .errors import RunError
+from .results import Expected, checked
 
 Function = Callable[..., Any]
-Expected = str | Mapping[str, str]
 T = TypeVar("T")
 
 _modules: dict[Path, tuple[str, ModuleType]] = {}
@@ -179,7 +178,7 @@ def call_rows(
     else:
         results = [_call(calls, row) for row in range(len(calls))]
     if expected is not None:
-        results = [_checked(value, expected, calls.context(row)) for row, value in enumerate(results)]
+        results = [checked(value, expected, calls.context(row)) for row, value in enumerate(results)]
     return results
 
 
@@ -330,77 +329,4 @@ def check_result(
         OperatorError: None, NaN or another type.
     """
     shown = short_arguments(_parameters(function, len(arguments)), arguments)
-    return _checked(value, expected, RowContext(node, function_name(function), row, label, shown))
-
-
-def _checked(value: Any, expected: Expected, context: RowContext) -> Any:
-    try:
-        return _convert(value, expected)
-    except _UnfitError as error:
-        raise OperatorError(context, f"returned {error}") from None
-
-
-class _UnfitError(Exception):
-    pass
-
-
-def _convert(value: Any, expected: Expected) -> Any:
-    if isinstance(expected, Mapping):
-        return _convert_fields(value, expected)
-    if value is None:
-        raise _UnfitError(f"None, where {_word(expected)} is expected; does every path through it end in `return`?")
-    if expected.startswith("list["):
-        return _convert_items(value, expected)
-    plain = _plain(value)
-    match expected, plain:
-        case ("any", _):
-            return value
-        case ("float", bool() | int() | float()) if math.isfinite(plain):
-            return float(plain)
-        case ("int", bool() | int()):
-            return int(plain)
-        case ("bool", bool()) | ("str", str()):
-            return plain
-        case ("float", float()):
-            raise _UnfitError(f"{plain}, where a finite number is expected")
-        case ("float" | "int" | "bool" | "str", _):
-            raise _UnfitError(f"{short(value)} ({type(value).__name__}), where {_word(expected)} is expected")
-    raise ValueError(f"unknown type of a result: {expected}")
-
-
-def _convert_fields(value: Any, expected: Mapping[str, str]) -> Any:
-    if not isinstance(value, tuple) or not hasattr(value, "_replace"):
-        raise _UnfitError(f"{short(value)}, where a NamedTuple with {', '.join(expected)} is expected")
-    fields: dict[str, Any] = {}
-    for name, kind in expected.items():
-        if not hasattr(value, name):
-            raise _UnfitError(f"a {type(value).__name__} without the field '{name}'")
-        try:
-            fields[name] = _convert(getattr(value, name), kind)
-        except _UnfitError as error:
-            raise _UnfitError(f"a {type(value).__name__} whose field '{name}' is {error}") from None
-    return value._replace(**fields)
-
-
-def _convert_items(value: Any, expected: str) -> list[Any]:
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-    if not isinstance(value, list | tuple):
-        raise _UnfitError(f"{short(value)} ({type(value).__name__}), where {_word(expected)} is expected")
-    try:
-        return [_convert(item, expected[5:-1]) for item in value]
-    except _UnfitError as error:
-        raise _UnfitError(f"a list with {error}") from None
-
-
-def _plain(value: Any) -> Any:
-    """A numpy scalar or a tensor of one element as a Python number."""
-    if hasattr(value, "item") and getattr(value, "size", None) is not None:
-        count = value.numel() if hasattr(value, "numel") else value.size
-        return value.item() if count == 1 else value
-    return value
-
-
-def _word(expected: str) -> str:
-    words = {"float": "a float", "int": "an int", "bool": "a bool", "str": "a str", "any": "a value"}
-    return words.get(expected, f"a {expected}")
+    return checked(value, expected, RowContext(node, function_name(function), row, label, shown))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO
 from .columns import cells, columns_of, duration, headings, short, widths
 
 if TYPE_CHECKING:
+    from rich.console import OverflowMethod
     from rich.progress import Progress
 
 _PLAIN_LINES = 10
@@ -175,14 +176,15 @@ class _LiveConsole:
         complete = self._story.finished >= self._story.steps
         self._progress.stop()
         first, *rest = self._story.summary(made)
-        self._print(first, "bold green" if complete else "bold yellow")
+        self._print(first, "bold green" if complete else "bold yellow", whole=True)
         for line in rest:
-            self._print(line, "dim")
+            self._print(line, "dim", whole=True)
 
-    def _print(self, line: str, style: str = "") -> None:
-        self._progress.console.print(
-            line, style=style, highlight=False, markup=False, no_wrap=True, overflow="ellipsis"
-        )
+    def _print(self, line: str, style: str = "", whole: bool = False) -> None:
+        """Print a line; a row that is too wide is cut rather than broken, unless `whole` asks for all of it."""
+        overflow: OverflowMethod = "ignore" if whole else "ellipsis"
+        out = self._progress.console
+        out.print(line, style=style, highlight=False, markup=False, no_wrap=True, overflow=overflow, crop=not whole)
 
 
 def _progress(stream: TextIO) -> "Progress":

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
 from shardflow.runtime.commits import Commit, CommitError, CommitStore, disk, restore_logs, store, tensors
 from shardflow.runtime.commits import commit as commit_module
@@ -125,8 +126,8 @@ def test_logs_are_cut_to_the_commit(tmp_path: Path) -> None:
 
 
 def test_a_run_can_be_moved(tmp_path: Path) -> None:
-    log = LogFile(tmp_path / "a" / "metrics.jsonl", resume=False) if (tmp_path / "a").mkdir() is None else None
-    assert log is not None
+    (tmp_path / "a").mkdir()
+    log = LogFile(tmp_path / "a" / "metrics.jsonl", resume=False)
     log.append({"step": 1})
     CommitStore(tmp_path / "a").save(1, state(1), {}, [log])
     log.append({"step": 2})
@@ -148,8 +149,8 @@ STAGES: list[tuple[Any, str, int]] = [
     (store, "sync_tree", 0),
     (disk, "sync_path", 0),
     (store, "rename", 0),
-    (disk.os, "rename", 0),
-    (disk.os, "rename", 1),
+    (os, "rename", 0),
+    (os, "rename", 1),
     (shutil, "rmtree", 0),
     (store, "read_commit", 0),
 ]
@@ -213,7 +214,7 @@ def test_a_full_disk_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_an_error_inside_the_tensor_writer_keeps_its_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tensors.FileSystemWriter, "write_data", raising(OSError(28, "No space left on device")))
+    monkeypatch.setattr(FileSystemWriter, "write_data", raising(OSError(28, "No space left on device")))
     with pytest.raises(CommitError, match="No space left on device"):
         CommitStore(tmp_path).save(1, state(1), {})
 
@@ -266,7 +267,7 @@ def test_a_damaged_commit_is_passed_over(tmp_path: Path, name: str, damage: Call
         found = latest(commits)
     assert_state(found.load_tensors(), 1)
     damage(commits.folder / "step-000001" / name)
-    with pytest.raises(CommitError, match="No commit of .* is whole: step-000002 .*; step-000001 is damaged"):
+    with pytest.raises(CommitError, match=r"No commit of .* is whole: step-000002 .*; step-000001 is damaged"):
         commits.latest()
 
 

@@ -72,7 +72,7 @@ def test_missing_functions_and_files(folder: Path) -> None:
         load_function(folder / "rewards.py", "exact_mach", None)
     with pytest.raises(LoadError, match="'COUNT' is 0, not a function"):
         load_function(folder / "rewards.py", "COUNT", None)
-    with pytest.raises(LoadError, match="nowhere.py can't be read"):
+    with pytest.raises(LoadError, match=r"nowhere.py can't be read"):
         load_function(folder / "nowhere.py", "f", None)
 
 
@@ -290,7 +290,7 @@ def test_unfit_results_name_row_and_function(value: Any, expected: Any, cause: s
 
     with pytest.raises(OperatorError, match=rf"(?s)^score: test_operators\S*reward {cause}.*row \d.*text = '[ab]'"):
         call_rows(reward, [["b"]], node="score", expected=expected)
-    with pytest.raises(OperatorError, match="row 7 .prompt 7.:\n    text = 'a'"):
+    with pytest.raises(OperatorError, match=r"row 7 .prompt 7.:\n    text = 'a'"):
         check_result(value, expected, node="n", function=reward, row=7, label="prompt 7", arguments=["a"])
 
 

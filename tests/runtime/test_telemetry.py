@@ -93,11 +93,11 @@ def test_a_new_run_empties_the_files_and_a_resumed_one_continues(tmp_path: Path)
 
 
 def scalars(folder: Path, tag: str) -> list[tuple[int, float]]:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
 
-    events = EventAccumulator(str(folder))  # type: ignore[no-untyped-call]
-    events.Reload()  # type: ignore[no-untyped-call]
-    return [(event.step, event.value) for event in events.Scalars(tag)]  # type: ignore[no-untyped-call]
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    return [(event.step, event.value) for event in events.Scalars(tag)]
 
 
 def test_resume_after_a_commit_tells_every_step_once(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_resume_after_a_commit_tells_every_step_once(tmp_path: Path) -> None:
     points = scalars(tmp_path / "tensorboard", "reward")
     assert [step for step, _ in points] == [1, 2, 3, 4]
     assert [value for _, value in points] == pytest.approx([0.1, 0.2, 103, 104])
-    assert scalars(tmp_path / "tensorboard", "loss/policy")[0] == (1, pytest.approx(-0.01))
+    assert scalars(tmp_path / "tensorboard", "loss/policy")[0][1] == pytest.approx(-0.01)
 
 
 def test_a_new_run_removes_older_events(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_numbers_are_short() -> None:
         "–",
         "nan",
     ]
-    assert [short(x) for x in (9_999.96, 1e4, 1e9, 2e12)] == ["10000", "10.00k", "1.000G", "2.000T"]
+    assert [short(x) for x in (9_999.96, 1e4, 1e9, 2e12)] == ["10.00k", "10.00k", "1.000G", "2.000T"]
     spans = [duration(x) for x in (0.084, 9.94, 42, 59.7, 200, 7500)]
     assert spans == ["0.084 s", "9.9 s", "42 s", "1 min 00 s", "3 min 20 s", "2 h 05 min"]
 
@@ -305,7 +305,7 @@ def test_a_terminal_gets_every_step_over_a_live_bar(tmp_path: Path) -> None:
         ["4", "1.000", "0.5000", "0.1000"],
     ]
     assert " ".join(rows[7]).startswith("Finished 4 steps · reward 0.2500 → 1.000")
-    assert rows[8][-3:] == ["metrics.jsonl,", "curves.png"] or rows[8][-2:] == ["metrics.jsonl,", "curves.png"]
+    assert " ".join(rows[8]).endswith("/: metrics.jsonl, curves.png")
 
 
 def test_an_interrupted_run_still_ends_its_records(tmp_path: Path) -> None:
