@@ -38,7 +38,7 @@ class Value(Symbol):
         return call(self, args, options)
 
     def __repr__(self) -> str:
-        return f"<flow value {self._traced.text}>"
+        return f"<flow value {self._traced.text.strip('`')}>"
 
     def __add__(self, other: Operand) -> "Value":
         return binary("+", self, other)
