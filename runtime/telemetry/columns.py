@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-WIDTH = 9
+WIDTH = 10  # the widest number, -0.002484, and a gap
 _NAMES = {"reward": "reward", "kl": "kl", "loss": "loss", "length": "length", "tokens_per_second": "tokens/s"}
 
 

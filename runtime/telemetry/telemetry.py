@@ -11,9 +11,9 @@ from typing import Any, Self, SupportsFloat, TextIO
 
 from ..errors import RunWarning
 from .console import Console, open_console
+from .curves import plot
 from .events import Events
 from .logfile import LogFile
-from .plot import plot
 
 Number = float | int
 Record = Mapping[str, SupportsFloat]

@@ -110,7 +110,8 @@ def _draw(panels: Sequence[Panel], png_path: Path, title: str | None) -> None:
 
 def _draw_panel(axes: Any, panel: Panel, colour: str) -> None:
     _draw_curve(axes, panel.curve, colour)
-    axes.set_title(panel.title, fontsize=10.5, color=_INK, loc="left", fontweight="bold")
+    # y is fixed, or a panel with a power of ten above its axis would have a higher title than its neighbours
+    axes.set_title(panel.title, fontsize=10.5, color=_INK, loc="left", fontweight="bold", y=1.06)
     axes.set_xlabel("step", fontsize=9, color=_INK)
     axes.set_ylabel(panel.unit, fontsize=9, color=_INK)
     _style(axes)
