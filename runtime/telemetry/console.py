@@ -127,6 +127,7 @@ class _PlainConsole:
         self._story = story
         self._chosen = _spread(story.first_step + 1, story.steps)
         self._heading: str | None = None
+        self._broken = False
         self._print(story.opening())
 
     def step(self, record: Mapping[str, Any]) -> None:
@@ -142,8 +143,13 @@ class _PlainConsole:
             self._print(line)
 
     def _print(self, line: str) -> None:
+        if self._broken:
+            return
         encoding = getattr(self._stream, "encoding", None) or "utf-8"  # an arrow must not end a run on a Latin-1 pipe
-        print(line.encode(encoding, "replace").decode(encoding), file=self._stream, flush=True)
+        try:
+            print(line.encode(encoding, "replace").decode(encoding), file=self._stream, flush=True)
+        except BrokenPipeError:  # nor must a reader that has left, such as `head`
+            self._broken = True
 
 
 def _spread(first: int, last: int) -> frozenset[int]:

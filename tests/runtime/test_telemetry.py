@@ -1,5 +1,6 @@
 """What a run tells: exact records, samples, curves, TensorBoard events, and the screen with and without a terminal."""
 
+import contextlib
 import io
 import json
 import math
@@ -247,6 +248,17 @@ def test_a_pipe_that_has_no_arrows_gets_question_marks(tmp_path: Path) -> None:
     console.step(record(1))
     console.close([])
     assert b"reward 0.1000 ? 0.1000" in raw.getvalue()
+
+
+def test_a_reader_that_leaves_does_not_end_the_run(tmp_path: Path) -> None:
+    ours, theirs = os.pipe()
+    os.close(ours)
+    with contextlib.suppress(BrokenPipeError), os.fdopen(theirs, "w") as stream:  # closing flushes once more
+        console = open_console(stream, flow="f", steps=2, out=tmp_path, done=[])
+        console.step(record(1))
+        console.close([])
+        told_all = True
+    assert told_all
 
 
 RUN = """
