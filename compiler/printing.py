@@ -53,5 +53,7 @@ def _attr(value: Any, nodes: Mapping[int, Node]) -> str:
         case Operator():
             return f"{value.module}.{value.name}"
         case dict():
-            return f"{value['name']}({', '.join(f'{k}={v}' for k, v in value.items() if k != 'name' and v is not None)})"
+            return (
+                f"{value['name']}({', '.join(f'{k}={v}' for k, v in value.items() if k != 'name' and v is not None)})"
+            )
     return _constant(value)

@@ -74,7 +74,7 @@ def _unary_mark(expr: Unary) -> str:
 
 
 def _operand_bindings(op: str) -> tuple[int, int]:
-    """How tightly the operands must bind: an operator binds to the left, a power to the right, comparisons don't chain."""
+    """How tightly the operands must bind: powers bind to the right, comparisons not at all, the others to the left."""
     binding = _BINDING[op]
     if binding == _POWER:
         return _POSTFIX, _NEGATIVE

@@ -111,7 +111,7 @@ class _Joiner:
         trailing = tidy_comment(piece.pop().value) if piece[-1].type == "COMMENT" else None
         inside = tuple(tidy_comment(t.value) for t in piece if t.type == "COMMENT")
         tokens = [t for t in piece if t.type not in ("COMMENT", "NEWLINE")]
-        broken = broken or any(t.type == "BROKEN" for t in tokens)
+        broken = broken or any(t.type in ("BROKEN", "UNTERMINATED") for t in tokens)
         return Line(free_option_names(tokens), self._indent(start), inside, trailing, broken=broken)
 
     def _indent(self, token: Token) -> int:
@@ -126,7 +126,7 @@ class _Joiner:
             token = self.tokens[index]
             if token.type == "NEWLINE" and not stack:
                 return index, broken
-            if token.type == "BROKEN" and token.value[0] in "\"'":
+            if token.type == "UNTERMINATED":
                 stack = [t for t in stack if t.span.line != token.span.line]  # it may have swallowed what closes them
             elif token.value in OPENING:
                 stack.append(token)

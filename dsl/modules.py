@@ -118,7 +118,9 @@ class Loader:
         found = self.import_module(dotted, module.path.parent)
         if found is None:
             stem = dotted.replace(".", "/")
-            beside = [p.stem for p in module.path.parent.glob("*.py")] + [p.stem for p in module.path.parent.glob("*.flow")]
+            beside = [p.stem for p in module.path.parent.glob("*.py")] + [
+                p.stem for p in module.path.parent.glob("*.flow")
+            ]
             self.report.add(
                 "E0106",
                 f"no module `{dotted}`: neither `{stem}.flow` nor `{stem}.py` is beside `{module.path.name}`",

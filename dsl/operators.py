@@ -68,7 +68,9 @@ def read_operators(path: Path, module: str, report: Report) -> dict[str, "Operat
         tree = ast.parse(source)
     except SyntaxError as error:
         line, column = error.lineno or 1, error.offset or 1
-        report.add("E0601", f"`{path.name}` is not valid Python: {error.msg}", Span(str(path), line, column, line, column + 1))
+        report.add(
+            "E0601", f"`{path.name}` is not valid Python: {error.msg}", Span(str(path), line, column, line, column + 1)
+        )
         return {}
     digest = hashlib.sha256(source).hexdigest()
     tuples = {c.name: c for c in tree.body if isinstance(c, ast.ClassDef) and _is_named_tuple(c)}
@@ -146,7 +148,9 @@ def _hint(node: ast.expr) -> Hint:
         return Hint("ragged", "float")
     if name in SCALARS:
         return Hint("row", SCALARS[name])
-    raise HintError(f"hint `{ast.unparse(node)}` says nothing here: use str, float, int, bool, list[…], Group[…], Batch[…], Ragged or Float[Tensor, \"token\"]")
+    raise HintError(
+        f'hint `{ast.unparse(node)}` says nothing here: use str, float, int, bool, list[…], Group[…], Batch[…], Ragged or Float[Tensor, "token"]'
+    )
 
 
 def _generic_hint(name: str, node: ast.Subscript) -> Hint:
@@ -163,7 +167,9 @@ def _generic_hint(name: str, node: ast.Subscript) -> Hint:
             return Hint("sequence", name.lower())
         case "Ragged":
             return Hint("ragged", _hint(inner).dtype)
-    raise HintError(f"hint `{ast.unparse(node)}` says nothing here: use list[…], Group[…], Batch[…] or Float[Tensor, \"token\"]")
+    raise HintError(
+        f'hint `{ast.unparse(node)}` says nothing here: use list[…], Group[…], Batch[…] or Float[Tensor, "token"]'
+    )
 
 
 def _last_name(node: ast.expr) -> str:

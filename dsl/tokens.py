@@ -3,7 +3,7 @@
 import keyword
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .diagnostics import Report
 from .literals import BadEscape, string_value
@@ -43,6 +43,7 @@ _TOKEN = re.compile(
     | (?P<NUMBER>\.?\d(?:[\w.]|(?<=\d[eE])[+-](?=\d)|(?<=\.[eE])[+-](?=\d))*)
     | (?P<PUNCTUATION>PUNCTUATION_HERE)
     | (?P<TAB>\t+)
+    | (?P<CONTINUATION>\\\ *\n)
     | (?P<UNKNOWN>.)
     """.replace("STATEMENT_HERE", _STATEMENT).replace(
         "PUNCTUATION_HERE", "|".join(re.escape(p) for p in sorted(_PUNCTUATION, key=len, reverse=True))
@@ -64,7 +65,7 @@ _LOOKALIKES = (
 class Token:
     """One token. `type` is a terminal of the grammar, or a name that no rule takes (`FOREIGN`, `BITWISE`, ...).
 
-    `BROKEN` stands where something was refused already, so that nobody refuses it a second time.
+    `BROKEN` and `UNTERMINATED` stand where something was refused already, so that nobody refuses it a second time.
     """
 
     type: str
@@ -141,6 +142,8 @@ class _Tokeniser:
                 yield self._string(text, span)
             case "OPEN_STRING" | "OPEN_DOCSTRING":
                 yield self._unterminated(kind, text, span)
+            case "CONTINUATION":  # takes the line break with it, so that the next line isn't wrong as well
+                yield self._unknown("\\", replace(span, end_line=span.line, end_column=span.column + 1))
             case "UNKNOWN":
                 yield self._unknown(text, span)
             case _:
@@ -191,7 +194,7 @@ class _Tokeniser:
             help=f"close it with `{quote}`"
             + (" on the same line; a line break in it is `\\n`" if what == "string" else ""),
         )
-        return Token("BROKEN", text, span)
+        return Token("UNTERMINATED", text, span)
 
     def _unknown(self, text: str, span: Span) -> Token:
         meant = _LOOKALIKES.get(text)

@@ -93,7 +93,9 @@ class _Emitter:
         return str(next((a for a in chain if a.kind == by.kind and self._owns(by, a)), None))
 
     def _owns(self, name: AxisName, axis: Axis) -> bool:
-        return name.owner is None or any(axis in (t.axis.chain() if t.axis else ()) for t in _types(self.nodes[name.owner.id]))
+        return name.owner is None or any(
+            axis in (t.axis.chain() if t.axis else ()) for t in _types(self.nodes[name.owner.id])
+        )
 
     def loss(self, node: Node) -> dict[str, Any]:
         found = loss_of(node, self.nodes) if node.op == "update" else None
@@ -150,7 +152,16 @@ def _models(graph: Graph) -> tuple[p.Model, ...]:
 
     def model(role: Role) -> p.Model:
         options = {k: v for k, v in role.options.items() if v is not None}
-        return p.Model(role.name, role.kind, role.path or "", role.frozen, role.of, role.name in trained, role.name in replaced, options)
+        return p.Model(
+            role.name,
+            role.kind,
+            role.path or "",
+            role.frozen,
+            role.of,
+            role.name in trained,
+            role.name in replaced,
+            options,
+        )
 
     return tuple(model(r) for r in graph.roles.values())
 

@@ -78,7 +78,9 @@ def _writes(node: Node) -> set[str]:
 
 
 def _reads(node: Node, role: str) -> set[str]:
-    found = {n.attrs["version"] for n in node.walk() if n.attrs.get("model") == role and n.op not in ("update", "next_model")}
+    found = {
+        n.attrs["version"] for n in node.walk() if n.attrs.get("model") == role and n.op not in ("update", "next_model")
+    }
     return (found | {n.attrs["version"] for n in node.walk() if n.attrs.get("source") == role}) - {"live"}
 
 
@@ -107,7 +109,12 @@ def _ahead(graph: Graph, report: Report) -> tuple[Ahead, ...]:
 def _check_home(graph: Graph, node: Node, holder: dict[int, int], report: Report) -> None:
     top = next(n for n in graph.nodes if n.id == holder[node.id])
     if top.op in ("when", "every", "update"):
-        report.add("E0314", f"a draw in `{top.op}` can't be stale: it isn't made in every step", node.span, help="draw it outside, or drop max_staleness")
+        report.add(
+            "E0314",
+            f"a draw in `{top.op}` can't be stale: it isn't made in every step",
+            node.span,
+            help="draw it outside, or drop max_staleness",
+        )
 
 
 def _one_ahead(graph: Graph, k: int, draws: Sequence[int], stale: dict[int, int], report: Report) -> Ahead:
@@ -117,7 +124,13 @@ def _one_ahead(graph: Graph, k: int, draws: Sequence[int], stale: dict[int, int]
     for node in top:
         for draw in (n for n in node.walk() if n.op == "generate" and stale.get(holder[n.id]) != k):
             message = f"`{nodes[draws[0]].name}` is drawn {k} steps ahead, but is made of `{draw.name}`, which isn't"
-            report.add("E0314", message, nodes[draws[0]].span, notes=(Note("drawn here", draw.span),), help=f"give both `max_staleness={k}`")
+            report.add(
+                "E0314",
+                message,
+                nodes[draws[0]].span,
+                notes=(Note("drawn here", draw.span),),
+                help=f"give both `max_staleness={k}`",
+            )
     keeps = [d for d in draws if nodes[d].op != "collect"]
     keeps += [n.id for n in graph.nodes if n.op == "collected" and n.attrs["region"] in draws]
     return Ahead(k, tuple(top), tuple(keeps))
@@ -139,9 +152,12 @@ def _without_queued(graph: Graph, queued: set[int]) -> Graph:
         if node.id in wanted or node.id in queued:
             continue
         wanted.add(node.id)
-        stack += [next(t for t in graph.nodes if t.id == holder[r]) for r in node.inputs() if r not in queued and nodes[r].op != "error"]
+        stack += [
+            next(t for t in graph.nodes if t.id == holder[r])
+            for r in node.inputs()
+            if r not in queued and nodes[r].op != "error"
+        ]
     return graph.with_nodes(tuple(n for n in graph.nodes if n.id in wanted))
 
 
 _KEPT = frozenset({"update", "when", "every", "collect", "metric", "record", "next_state", "next_model"})
-

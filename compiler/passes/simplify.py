@@ -68,7 +68,11 @@ def _rename(node: Node, renamed: Mapping[int, int]) -> Node:
         return Ref(renamed.get(value.id, value.id)) if isinstance(value, Ref) else value
 
     def attr(value: Any) -> Any:
-        return AxisName(value.kind, Ref(renamed.get(value.owner.id, value.owner.id))) if isinstance(value, AxisName) and value.owner else value
+        return (
+            AxisName(value.kind, Ref(renamed.get(value.owner.id, value.owner.id)))
+            if isinstance(value, AxisName) and value.owner
+            else value
+        )
 
     args = {k: operand(v) for k, v in node.args.items()}
     return replace(node, args=args, attrs={k: attr(v) for k, v in node.attrs.items()})

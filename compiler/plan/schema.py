@@ -142,7 +142,9 @@ def decode(data: bytes) -> Plan:
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         raise PlanError(f"this is no plan: {error}") from None
     if plan.schema != SCHEMA:
-        raise PlanError(f"this plan has schema {plan.schema}; this version reads schema {SCHEMA}: compile the flow again")
+        raise PlanError(
+            f"this plan has schema {plan.schema}; this version reads schema {SCHEMA}: compile the flow again"
+        )
     if sealed(plan).hash != plan.hash:
         raise PlanError("this plan was changed after it was compiled (its hash differs): compile the flow again")
     return plan

@@ -131,6 +131,7 @@ def load_role(
     set_dropout(module, dropout)
     if dtype == torch.float64:
         widen_norms(module)
+    _own_memory(module)
     module.to(device).eval()
     return Role(kind, name, module, tokenizer, module.config, str(path), dropout)
 
@@ -202,6 +203,16 @@ def _refuse_missing(path: str, missing: set[str], info: Mapping[str, Any]) -> No
         raise ModelError(
             f"model {path!r} lacks weights that its config asks for: {', '.join(wrong[:3])} ({len(wrong)} in all)"
         )
+
+
+def _own_memory(module: nn.Module) -> None:
+    """Move the weights out of the mapped file into memory that torch has aligned.
+
+    Where a tensor begins in a file depends on the other tensors' names, and kernels round differently for another
+    alignment: without this a run resumed from its own checkpoint would not be bit-equal.
+    """
+    for parameter in module.parameters():
+        parameter.data = parameter.data.clone()
 
 
 def _load_tokenizer(path: str) -> Any:

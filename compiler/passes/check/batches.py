@@ -30,9 +30,7 @@ def row_counts(graph: Graph) -> dict[str, tuple[int | None, Node]]:
     return counts
 
 
-def _check_update(
-    update: Node, loss: Loss, counts: Mapping[str, tuple[int | None, Node]], report: Report
-) -> None:
+def _check_update(update: Node, loss: Loss, counts: Mapping[str, tuple[int | None, Node]], report: Report) -> None:
     size: Size | None = update.attrs["minibatch"]
     number: int | None = update.attrs["minibatches"]
     if size and number:

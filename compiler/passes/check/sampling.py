@@ -34,7 +34,12 @@ def _check_ratio(update: Node, loss: Loss, nodes: Mapping[int, Node], report: Re
         reads_sampler = any(_is_logprobs_of(nodes[i], source) for i in used)
         if source.attrs["max_staleness"] and not reads_sampler:
             message = f"`{source.name}` is sampled with weights of up to {source.attrs['max_staleness']} steps ago, but the loss ignores `{source.name}.logprobs`"
-            report.add("W0301", message, update.span, help=f"weigh by `exp(policy.logprobs({source.name}) - {source.name}.logprobs)`")
+            report.add(
+                "W0301",
+                message,
+                update.span,
+                help=f"weigh by `exp(policy.logprobs({source.name}) - {source.name}.logprobs)`",
+            )
         if source.attrs["top_p"] < 1 or source.attrs["top_k"] > 0:
             message = f"`{source.name}` is sampled from a cut distribution (top_p={source.attrs['top_p']}, top_k={source.attrs['top_k']}), but the loss is a ratio of full ones"
             report.add("W0302", message, update.span, help="sample with top_p=1 and top_k=0")
@@ -47,7 +52,9 @@ def _sampled(loss: Loss, nodes: Mapping[int, Node]) -> list[Node]:
 
 def _is_logprobs_of(node: Node, source: Node) -> bool:
     record = node.args.get("record")
-    return node.op == "field" and node.attrs["field"] == "logprobs" and isinstance(record, Ref) and record.id == source.id
+    return (
+        node.op == "field" and node.attrs["field"] == "logprobs" and isinstance(record, Ref) and record.id == source.id
+    )
 
 
 def _check_linear(update: Node, loss: Loss, nodes: Mapping[int, Node], report: Report) -> None:
@@ -58,7 +65,12 @@ def _check_linear(update: Node, loss: Loss, nodes: Mapping[int, Node], report: R
         own = source is not None and source.attrs["model"] == model and term.args["sequences"] == Ref(source.id)
         if own and term.id in loss.live:
             message = f"a term of this loss is linear in `{model}.logprobs({source.name if source else ''})` without a weight: its expected gradient is zero"
-            report.add("W0303", message, loss.minimize.span, help="weigh it by an advantage, or use k2 or k3 instead of k1 for a KL loss")
+            report.add(
+                "W0303",
+                message,
+                loss.minimize.span,
+                help="weigh it by an advantage, or use k2 or k3 instead of k1 for a KL loss",
+            )
 
 
 def _terms(value: object, nodes: Mapping[int, Node]) -> Iterator[Node]:
@@ -124,7 +136,9 @@ def _check_levels(node: Node, nodes: Mapping[int, Node], report: Report) -> None
     axes = {t.type.axis for t in _summands(node.args["x"], nodes) if t.type.axis is not None}
     if len(axes) > 1:
         shown = " and ".join(f"`{a}`" for a in sorted(axes, key=lambda a: len(a.chain())))
-        message = f"this mean pools a sum of terms on different axes, {shown}: each outer term counts once per inner element"
+        message = (
+            f"this mean pools a sum of terms on different axes, {shown}: each outer term counts once per inner element"
+        )
         report.add("W0203", message, node.span, help="write two means, one per axis, and add them")
 
 
@@ -135,7 +149,9 @@ def _summands(value: object, nodes: Mapping[int, Node]) -> Iterator[Node]:
     if node.op == "map" and node.attrs["fn"] in ("+", "-", "neg"):
         for operand in node.args.values():
             yield from _summands(operand, nodes)
-    elif node.op == "map" and node.attrs["fn"] in ("*", "/") and sum(isinstance(a, Ref) for a in node.args.values()) == 1:
+    elif (
+        node.op == "map" and node.attrs["fn"] in ("*", "/") and sum(isinstance(a, Ref) for a in node.args.values()) == 1
+    ):
         for operand in node.args.values():
             yield from _summands(operand, nodes)
     else:

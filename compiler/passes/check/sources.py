@@ -9,7 +9,12 @@ def check_sources(graph: Graph, report: Report, places: Places) -> None:
     for role in graph.roles.values():
         if role.path and not role.of and model_facts(role.path, places) is None:
             message = f"model `{role.path}` isn't on this machine: its shape can't be checked"
-            report.add("W0402", message, role.span, help="give the path of a directory, relative to the flow, or fetch the model first")
+            report.add(
+                "W0402",
+                message,
+                role.span,
+                help="give the path of a directory, relative to the flow, or fetch the model first",
+            )
     for node in graph.walk():
         if node.op == "read" and places.find(node.attrs["path"]) is None:
             message = f"data `{node.attrs['path']}` isn't on this machine: its columns can't be checked"

@@ -38,7 +38,9 @@ def _check_trained(graph: Graph, updates: list[Node], steps: list[Node], report:
     for role in graph.roles.values():
         if role.kind != "unknown" and not role.frozen and role.name not in trained:
             message = f"model `{role.name}` is neither updated nor frozen"
-            report.add("E0302", message, role.span, help=f"write `model {role.name} = frozen(…)`, or give it an `update`")
+            report.add(
+                "E0302", message, role.span, help=f"write `model {role.name} = frozen(…)`, or give it an `update`"
+            )
 
 
 def _check_update(graph: Graph, update: Node, nodes: Mapping[int, Node], report: Report) -> None:
@@ -49,7 +51,12 @@ def _check_update(graph: Graph, update: Node, nodes: Mapping[int, Node], report:
     losses = [n for n in update.body if n.op == "minimize"]
     if len(losses) != 1:
         message = f"the update of `{name}` has {len(losses) or 'no'} `minimize`; it has exactly one"
-        report.add("E0305", message, losses[1].span if losses else update.span, help="add the losses: `minimize a + b`" if losses else "add `minimize LOSS`")
+        report.add(
+            "E0305",
+            message,
+            losses[1].span if losses else update.span,
+            help="add the losses: `minimize a + b`" if losses else "add `minimize LOSS`",
+        )
     for loss in losses:
         _check_reaches(name, update, loss, nodes, report)
 
@@ -66,4 +73,10 @@ def _check_reaches(name: str, update: Node, loss: Node, nodes: Mapping[int, Node
     else:
         label = "this holds no phase of the model"
         help = f"call `{name}` in the update, such as `{name}.logprobs(rollout)`; `rollout.logprobs` are the sampler's constants"
-    report.add("E0304", f"the loss of `{name}` doesn't reach `{name}`: its gradient would be zero", loss.span, label=label, help=help)
+    report.add(
+        "E0304",
+        f"the loss of `{name}` doesn't reach `{name}`: its gradient would be zero",
+        loss.span,
+        label=label,
+        help=help,
+    )

@@ -23,4 +23,6 @@ def _unused_roles(graph: Graph, report: Report) -> None:
     used |= {n.attrs.get("tokenizer_of") for n in graph.walk()} | {r.of for r in graph.roles.values()}
     for role in graph.roles.values():
         if role.frozen and role.name not in used:
-            report.add("W0101", f"model `{role.name}` is never used", role.span, help="drop it: it would be loaded for nothing")
+            report.add(
+                "W0101", f"model `{role.name}` is never used", role.span, help="drop it: it would be loaded for nothing"
+            )

@@ -35,7 +35,12 @@ def _bind_params(context: Context, scope: Scope, flow: ast.Flow, settings: Mappi
         value = settings.get(param.name, None if isinstance(default, Ref) else default)
         _claim(context, scope, param.name, param)
         if value is None:
-            context.report.add("E0111", f"parameter `{param.name}` has no value", param.span, help=f"give it with `--set {param.name}=…`")
+            context.report.add(
+                "E0111",
+                f"parameter `{param.name}` has no value",
+                param.span,
+                help=f"give it with `--set {param.name}=…`",
+            )
         context.params[param.name] = _checked(context, param, value, None if isinstance(default, Ref) else default)
     for param in flow.params:
         scope.spans.pop(param.name, None)
@@ -47,8 +52,12 @@ def _checked(context: Context, param: ast.Param, value: Constant, default: Const
     if value is None or wanted is None or _fits(value, wanted):
         return float(value) if wanted == "float" and isinstance(value, int) else value
     given = f"`{value}`"
-    help = f"write `{param.name}={value} {default.unit}`" if isinstance(default, Size) and isinstance(value, int) else None
-    context.report.add("E0113", f"parameter `{param.name}` takes {_article(wanted)}, not {given}", param.span, help=help)
+    help = (
+        f"write `{param.name}={value} {default.unit}`" if isinstance(default, Size) and isinstance(value, int) else None
+    )
+    context.report.add(
+        "E0113", f"parameter `{param.name}` takes {_article(wanted)}, not {given}", param.span, help=help
+    )
     return default if default is not None else value
 
 

@@ -74,7 +74,9 @@ def bind(
         if arg.name is None:
             continue
         if arg.name not in params:
-            context.refuse("E0105", f"{what} has no parameter `{arg.name}`", env, arg.span, help=suggest(arg.name, params))
+            context.refuse(
+                "E0105", f"{what} has no parameter `{arg.name}`", env, arg.span, help=suggest(arg.name, params)
+            )
             return None
         if arg.name in bound:
             context.refuse("E0109", f"argument `{arg.name}` of {what} is given twice", env, arg.span)
@@ -151,7 +153,9 @@ def _keep(context: Context, env: Env, expr: ast.Call) -> Operand:
 
 def _read(context: Context, env: Env, expr: ast.Call) -> Operand:
     if not expr.args or expr.args[0].name not in (None, "data"):
-        return context.refuse("E0108", "read needs the data's path", env, expr.span, help='write `read("train.jsonl", batch=64 prompts)`')
+        return context.refuse(
+            "E0108", "read needs the data's path", env, expr.span, help='write `read("train.jsonl", batch=64 prompts)`'
+        )
     path = evaluate(context, env.anonymous(), expr.args[0].value)
     given = read_options(context, env, expr.args[1:], READ_OPTIONS, "read")
     if isinstance(path, Ref) or not isinstance(path, str):
@@ -159,7 +163,9 @@ def _read(context: Context, env: Env, expr: ast.Call) -> Operand:
     options = with_defaults(given, READ_OPTIONS)
     if (options["batch"] is None) == (not options["all"]):
         message = "read takes either `batch=` or `all=true`"
-        return context.refuse("E0108", message, env, expr.span, help="write `batch=64 prompts`, or `all=true` for the whole file")
+        return context.refuse(
+            "E0108", message, env, expr.span, help="write `batch=64 prompts`, or `all=true` for the whole file"
+        )
     return context.emit(env, "read", {}, expr.span, {"path": path, **options})
 
 
@@ -205,7 +211,9 @@ def _generate(context: Context, env: Env, expr: ast.Call, attrs: dict[str, objec
             help="give it a name of its own: `rollout = policy.generate(…)`; its noise is keyed by that name",
         )
     if not expr.args or expr.args[0].name is not None:
-        return context.refuse("E0108", "generate needs the prompts", env, expr.span, help="write `policy.generate(prompts, …)`")
+        return context.refuse(
+            "E0108", "generate needs the prompts", env, expr.span, help="write `policy.generate(prompts, …)`"
+        )
     prompts = evaluate(context, env.anonymous(), expr.args[0].value)
     given = read_options(context, env, expr.args[1:], GENERATE_OPTIONS, "generate")
     options = with_defaults(given, GENERATE_OPTIONS)
@@ -243,7 +251,9 @@ def _inline(context: Context, env: Env, symbol: DefSymbol, expr: ast.Call) -> Op
     definition = symbol.definition
     if definition.name in context.inlining or len(context.inlining) > TOO_DEEP:
         message = f"definition `{definition.name}` uses itself"
-        return context.refuse("E0112", message, env, expr.span, help="definitions are inlined, so they can't be recursive")
+        return context.refuse(
+            "E0112", message, env, expr.span, help="definitions are inlined, so they can't be recursive"
+        )
     params = [p.name for p in definition.params]
     required = len([p for p in definition.params if p.default is None])
     bound = bind(context, env, expr.args, params, required, definition.name, expr)
@@ -273,6 +283,8 @@ def _body(context: Context, env: Env, symbol: DefSymbol, given: Mapping[str, Mea
             names[param.name] = evaluate(context, inner, param.default)
     for statement in symbol.definition.body:
         if statement.name in names:
-            context.refuse("E0102", f"`{statement.name}` is assigned twice in `{symbol.definition.name}`", inner, statement.span)
+            context.refuse(
+                "E0102", f"`{statement.name}` is assigned twice in `{symbol.definition.name}`", inner, statement.span
+            )
         names[statement.name] = evaluate(context, inner, statement.value)
     return evaluate(context, replace(inner, target=env.target), symbol.definition.result)

@@ -103,9 +103,7 @@ class Context:
         self._count += 1
         name = self.unique(env.target) if env.target else f"%{self._count}"
         outer, origin = (env.call_span, span) if env.call_span else (span, None)
-        env.scope.nodes.append(
-            Node(self._count, op, name, args, attrs or {}, type or Type("any"), body, outer, origin)
-        )
+        env.scope.nodes.append(Node(self._count, op, name, args, attrs or {}, type or Type("any"), body, outer, origin))
         return Ref(self._count)
 
     def unique(self, name: str) -> str:
@@ -123,9 +121,7 @@ class Context:
             if node.id == ref.id and not node.is_named:
                 scope.nodes[i] = replace(node, name=self.unique(name))
 
-    def refuse(
-        self, code: str, message: str, env: Env, span: Span, *, label: str = "", help: str | None = None
-    ) -> Ref:
+    def refuse(self, code: str, message: str, env: Env, span: Span, *, label: str = "", help: str | None = None) -> Ref:
         """Report an error and stand in a value that fits everywhere, so that it is reported once."""
         from ....dsl.diagnostics import Note
 

@@ -100,10 +100,14 @@ def _in_scopes(context: Context, env: Env, name: str) -> object:
     if name in context.roles:
         return ModelUse(name)
     if name in context.states:
-        return context.emit(Env(env.scope.chain()[-1], env.module), "state", {}, context.states[name].span, {"state": name})
+        return context.emit(
+            Env(env.scope.chain()[-1], env.module), "state", {}, context.states[name].span, {"state": name}
+        )
     if name in context.params:
         value = context.params[name]
-        return value if value is not None else context.emit(env.anonymous(), "error", {}, env.module.tree.span, type=ERROR)
+        return (
+            value if value is not None else context.emit(env.anonymous(), "error", {}, env.module.tree.span, type=ERROR)
+        )
     return _MISSING
 
 
@@ -119,7 +123,9 @@ def visible_names(context: Context, env: Env) -> set[str]:
 
 def _unknown(context: Context, env: Env, name: ast.Name) -> Operand:
     if name.id in BUILTINS or name.id in OPTIMIZERS or name.id in STATE_FUNCTIONS:
-        return context.refuse("E0205", f"function `{name.id}` is not called", env, name.span, help=f"write `{name.id}(…)`")
+        return context.refuse(
+            "E0205", f"function `{name.id}` is not called", env, name.span, help=f"write `{name.id}(…)`"
+        )
     from ....dsl.diagnostics import nearest
 
     close = nearest(name.id, visible_names(context, env))

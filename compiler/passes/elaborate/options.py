@@ -11,9 +11,7 @@ from .context import Context, Env
 from .expressions import evaluate
 
 
-def read_options(
-    context: Context, env: Env, args: Sequence[ast.Arg], table: Options, what: str
-) -> dict[str, Operand]:
+def read_options(context: Context, env: Env, args: Sequence[ast.Arg], table: Options, what: str) -> dict[str, Operand]:
     """The options given, checked; those not given are absent. `what` names the construct in messages."""
     found: dict[str, Operand] = {}
     for arg in args:
@@ -80,9 +78,7 @@ def _fits(value: object, kind: str) -> bool:
     return isinstance(value, str)
 
 
-def sized(
-    context: Context, env: Env, value: Constant, units: tuple[str, ...], name: str, span: Span
-) -> Size | None:
+def sized(context: Context, env: Env, value: Constant, units: tuple[str, ...], name: str, span: Span) -> Size | None:
     """A size in one of `units`, or a report of what is wrong with its unit."""
     if isinstance(value, Size) and value.unit in units and value.value > 0:
         return value
@@ -92,7 +88,9 @@ def sized(
     elif isinstance(value, Size):
         close = nearest(value.unit, units)
         message = f"`{name}` is counted in {' or '.join(units)}, not in {value.unit}"
-        context.refuse("E0206", message, env, span, help=f"did you mean `{value.value} {close}`?" if close else f"write {choices}")
+        context.refuse(
+            "E0206", message, env, span, help=f"did you mean `{value.value} {close}`?" if close else f"write {choices}"
+        )
     elif isinstance(value, int) and not isinstance(value, bool):
         context.refuse("E0206", f"`{name}={value}` needs a unit", env, span, help=f"write {choices}")
     else:

@@ -19,7 +19,17 @@ from .expressions import BUILTINS, evaluate, resolve
 from .options import read_options, sized, with_defaults
 
 ALLOWED = {
-    "flow": (ast.Assign, ast.ModelDecl, ast.StateDecl, ast.Next, ast.Metric, ast.Update, ast.When, ast.Every, ast.Collect),
+    "flow": (
+        ast.Assign,
+        ast.ModelDecl,
+        ast.StateDecl,
+        ast.Next,
+        ast.Metric,
+        ast.Update,
+        ast.When,
+        ast.Every,
+        ast.Collect,
+    ),
     "when": (ast.Assign, ast.Next, ast.Metric, ast.Update, ast.When, ast.Every),
     "every": (ast.Assign, ast.Next, ast.Metric, ast.Update, ast.When, ast.Every),
     "collect": (ast.Assign, ast.Metric, ast.Keep),
@@ -77,7 +87,9 @@ def elaborate_pending(context: Context, scope: Scope, name: str) -> Meaning:
         return scope.names[name]
     if id(statement) in owner.done:
         env = Env(scope, context.module)
-        return context.refuse("E0112", f"`{name}` depends on itself", env, statement.span, help="a value of the step before is a `state`")
+        return context.refuse(
+            "E0112", f"`{name}` depends on itself", env, statement.span, help="a value of the step before is a `state`"
+        )
     elaborate_statement(context, owner, statement)
     return owner.names[name]
 
@@ -109,7 +121,9 @@ def _claim(context: Context, scope: Scope, name: str, node: ast.Node) -> bool:
     scope.spans[name] = node.span
     taken = _taken(context, scope, name)
     if taken:
-        context.report.add("E0103", f"`{name}` is already {taken}", node.span, help="choose another name: names never shadow")
+        context.report.add(
+            "E0103", f"`{name}` is already {taken}", node.span, help="choose another name: names never shadow"
+        )
     return taken is None
 
 
@@ -133,7 +147,9 @@ def _taken(context: Context, scope: Scope, name: str) -> str | None:
 def _misplaced(context: Context, scope: Scope, statement: ast.FlowStatement) -> None:
     words = {ast.ModelDecl: "model", ast.StateDecl: "state", ast.Keep: "keep"}
     word = words.get(type(statement), type(statement).__name__.lower())
-    where = {"flow": "the flow itself", "update": "an `update`", "collect": "a `collect`"}.get(scope.kind, f"a `{scope.kind}`")
+    where = {"flow": "the flow itself", "update": "an `update`", "collect": "a `collect`"}.get(
+        scope.kind, f"a `{scope.kind}`"
+    )
     homes = [k for k, kinds in ALLOWED.items() if isinstance(statement, kinds)]
     help = f"`{word}` stands in {' or '.join('the flow itself' if h == 'flow' else f'a `{h}` block' for h in homes)}"
     context.report.add("E0311", f"`{word}` can't stand in {where}", statement.span, help=help)
@@ -162,7 +178,12 @@ def declare_roles(context: Context, scope: Scope, body: Sequence[ast.FlowStateme
         elif isinstance(statement, ast.StateDecl) and _claim(context, scope, statement.name, statement):
             initial = evaluate(context, env, statement.value)
             if isinstance(initial, Ref | str) or initial is None or isinstance(initial, Size):
-                context.refuse("E0113", f"state `{statement.name}` starts from a number known at compile time", env, statement.value.span)
+                context.refuse(
+                    "E0113",
+                    f"state `{statement.name}` starts from a number known at compile time",
+                    env,
+                    statement.value.span,
+                )
                 initial = 0.0
             context.states[statement.name] = State(statement.name, initial, statement.span)
 
@@ -173,7 +194,9 @@ def _role(context: Context, env: Env, name: str, value: ast.Expr) -> Role | None
             return _frozen(context, env, name, inner, value)
         case ast.Call(func=ast.Name(id=kind)) if kind in MODEL_CONSTRUCTORS:
             return _constructed(context, env, name, kind, value)
-    help = f"allowed: {', '.join(f'`{c}(…)`' for c in MODEL_CONSTRUCTORS)}, or `frozen(…)` of one of these or of a model"
+    help = (
+        f"allowed: {', '.join(f'`{c}(…)`' for c in MODEL_CONSTRUCTORS)}, or `frozen(…)` of one of these or of a model"
+    )
     context.refuse("E0312", f"this makes no model for `{name}`", env, value.span, help=help)
     return None
 
@@ -184,7 +207,9 @@ def _frozen(context: Context, env: Env, name: str, inner: ast.Expr, whole: ast.C
     if isinstance(inner, ast.Name) and inner.id in context.roles:
         source = context.roles[inner.id]
         base = source.of or source.name
-        return replace(source, name=name, frozen=True, of=None if source.frozen and not source.of else base, span=whole.span)
+        return replace(
+            source, name=name, frozen=True, of=None if source.frozen and not source.of else base, span=whole.span
+        )
     if isinstance(inner, ast.Name):
         help = suggest(inner.id, context.roles) or "declare the model above it"
         context.refuse("E0101", f"unknown model `{inner.id}`", env, inner.span, help=help)
@@ -195,7 +220,13 @@ def _frozen(context: Context, env: Env, name: str, inner: ast.Expr, whole: ast.C
 
 def _constructed(context: Context, env: Env, name: str, kind: str, value: ast.Call) -> Role | None:
     if not value.args or value.args[0].name not in (None, "path"):
-        context.refuse("E0108", f"{kind} needs a model's path or hub id", env, value.span, help=f'write `{kind}("Qwen/Qwen2.5-0.5B-Instruct")`')
+        context.refuse(
+            "E0108",
+            f"{kind} needs a model's path or hub id",
+            env,
+            value.span,
+            help=f'write `{kind}("Qwen/Qwen2.5-0.5B-Instruct")`',
+        )
         return None
     path = evaluate(context, env, value.args[0].value)
     options = read_options(context, env, value.args[1:], CONSTRUCTOR_OPTIONS, kind)
@@ -226,7 +257,9 @@ def _next_model(context: Context, env: Env, statement: ast.Next) -> None:
             attrs = {"source": source.role, "version": source.version} if isinstance(source, ModelUse) else None
     if attrs is None:
         help = f"write `next {statement.name} = MODEL` or `next {statement.name} = ema({statement.name}, MODEL, decay=0.99)`"
-        context.refuse("E0310", f"the next weights of `{statement.name}` come from a model", env, statement.value.span, help=help)
+        context.refuse(
+            "E0310", f"the next weights of `{statement.name}` come from a model", env, statement.value.span, help=help
+        )
         return
     context.emit(env, "next_model", {}, statement.span, {"model": statement.name, **attrs})
 
@@ -284,7 +317,13 @@ def _optimizer(context: Context, env: Env, statement: ast.Update) -> dict[str, o
             rate = options["lr"]
             if not isinstance(rate, int | float) or isinstance(rate, bool) or rate < 0:
                 shown = "nothing" if rate is None else f"`{rate}`"
-                context.refuse("E0113", f"{name} needs a learning rate, a number known at compile time, not {shown}", env, made.span, help=f"write `{name}(lr=1e-6)`")
+                context.refuse(
+                    "E0113",
+                    f"{name} needs a learning rate, a number known at compile time, not {shown}",
+                    env,
+                    made.span,
+                    help=f"write `{name}(lr=1e-6)`",
+                )
             return {"name": name, **options}
     help = f"write `update {statement.model}(adamw(lr=1e-6), …):`"
     context.refuse("E0108", "an update starts with its optimizer", env, statement.span, help=help)
@@ -308,7 +347,9 @@ def _collect(context: Context, env: Env, statement: ast.Collect) -> None:
         if not isinstance(value, Ref):
             target = sized(context, env, value, ("prompts",), "collect", statement.args[0].span)
     else:
-        context.refuse("E0108", "collect needs how much to keep", env, statement.span, help="write `collect(64 prompts, …):`")
+        context.refuse(
+            "E0108", "collect needs how much to keep", env, statement.span, help="write `collect(64 prompts, …):`"
+        )
     options = read_options(context, env, statement.args[1:], COLLECT_OPTIONS, "collect")
     attrs = {"target": target.value if target else 1, **with_defaults(options, COLLECT_OPTIONS)}
     inner = _region(context, env, "collect", {}, attrs, statement)

@@ -36,4 +36,3 @@ def _type(context: Context, node: Node) -> Type:
             refusal.code, refusal.message, node.span, label=refusal.label, notes=notes, help=refusal.help
         )
         return ERROR
-

@@ -30,11 +30,17 @@ def _check_dtype(context: Context, operator: Operator, param: Parameter, operand
     given = context.type(operand)
     allowed = COMPATIBLE.get(param.hint.dtype)
     if given.is_record:
-        help = f"pass one of its fields, such as {context.named(operand).rstrip('`')}.{given.fields[0][0]}`" if given.fields else None
+        help = (
+            f"pass one of its fields, such as {context.named(operand).rstrip('`')}.{given.fields[0][0]}`"
+            if given.fields
+            else None
+        )
         message = f"`{operator.name}` can't take {context.named(operand)}, a {given.dtype}, as `{param.name}`"
         raise Refusal("E0205", message, help=help)
     if allowed and given.dtype not in allowed:
-        message = f"`{param.name}` of `{operator.name}` is {param.hint.dtype}; {context.named(operand)} is {given.dtype}"
+        message = (
+            f"`{param.name}` of `{operator.name}` is {param.hint.dtype}; {context.named(operand)} is {given.dtype}"
+        )
         raise Refusal("E0205", message)
 
 
@@ -56,7 +62,9 @@ def _row_axis(context: Context, node: Node, operator: Operator, params: dict[str
 def _parent_axis(context: Context, node: Node, members: list[Operand], kind: str) -> Axis | None:
     inner = _same_axis(context, members, kind)
     if kind == "sequence" and inner.kind != "token":
-        raise Refusal("E0205", f"{context.named(members[0])} has no token axis, which `Float[Tensor, \"token\"]` asks for")
+        raise Refusal(
+            "E0205", f'{context.named(members[0])} has no token axis, which `Float[Tensor, "token"]` asks for'
+        )
     others = [a for a in node.args.values() if a not in members]
     outer = context.join(*others) if others else None
     if outer is not None and (inner.parent is None or outer not in inner.parent.chain()):
@@ -71,7 +79,9 @@ def _same_axis(context: Context, members: list[Operand], kind: str) -> Axis:
     context.join(*members)
     axis = next(iter(axes))
     if len(axes) != 1 or axis is None:
-        raise Refusal("E0201", f"the {kind} arguments of one call are on different axes: {', '.join(f'`{a}`' for a in axes)}")
+        raise Refusal(
+            "E0201", f"the {kind} arguments of one call are on different axes: {', '.join(f'`{a}`' for a in axes)}"
+        )
     return axis
 
 

@@ -41,7 +41,9 @@ def _field(context: Context, node: Node) -> Type:
     if record.open:
         return Type("any", record.axis)
     if name in ("prompt", "sample", "token"):
-        raise Refusal("E0205", f"`{name}` of {who} is an axis, no value", help="axes stand after `by=`, `over=` and `to=`")
+        raise Refusal(
+            "E0205", f"`{name}` of {who} is an axis, no value", help="axes stand after `by=`, `over=` and `to=`"
+        )
     what = "column" if record.dtype == "rows" else "field"
     raise Refusal("E0104", f"{who} has no {what} `{name}`", help=suggest(name, [n for n, _ in record.fields]))
 
@@ -57,7 +59,11 @@ def _map(context: Context, node: Node) -> Type:
             help = _record_help(type)
             raise Refusal("E0205", f"{context.named(operand)} is a {type.dtype}, no number", help=help)
         if type.dtype not in NUMERIC and not (fn in ("==", "!=", "where") and type.dtype == "text"):
-            raise Refusal("E0205", f"`{fn}` can't take {_a(type.dtype)}: {context.named(operand)}", help="make it a number with a Python function")
+            raise Refusal(
+                "E0205",
+                f"`{fn}` can't take {_a(type.dtype)}: {context.named(operand)}",
+                help="make it a number with a Python function",
+            )
     return Type(_map_dtype(fn, types), context.join(*node.args.values()))
 
 
@@ -144,7 +150,9 @@ def _keep(context: Context, node: Node) -> Type:
         raise Refusal("E0205", f"keep takes a rollout or rows, not {context.named(node.args['record'])}")
     if context.join(node.args["record"], node.args["where"]) != record.axis:
         raise Refusal(
-            "E0203", f"the condition is on `{where.axis}`, the rows are on `{record.axis}`", help=f"reduce it with `by={record.axis.kind}`"
+            "E0203",
+            f"the condition is on `{where.axis}`, the rows are on `{record.axis}`",
+            help=f"reduce it with `by={record.axis.kind}`",
         )
     kept = context.open(Axis(node.name, "sample", record.axis), node)
     return _moved(context, record, kept, node)
@@ -223,7 +231,11 @@ def _sequences(context: Context, node: Node) -> Type:
     if type.dtype not in ("rollout", "sequences"):
         who = f"{node.attrs['model']}.{node.op}"
         help = f"write `{who}(rollout)` or `{who}(d.prompt, d.response)`"
-        raise Refusal("E0205", f"`{who}` takes a rollout, or a prompt and a response, not {context.named(node.args['sequences'])}", help=help)
+        raise Refusal(
+            "E0205",
+            f"`{who}` takes a rollout, or a prompt and a response, not {context.named(node.args['sequences'])}",
+            help=help,
+        )
     return type
 
 
@@ -259,7 +271,11 @@ def _keep_rows(context: Context, node: Node) -> Type:
     if rows.dtype != "rows":
         raise Refusal("E0205", f"`keep … where` takes the rows of a `read`, not {context.named(node.args['rows'])}")
     if where.axis != rows.axis:
-        raise Refusal("E0203", f"the condition is on `{where.axis or 'a scalar'}`, the rows are on `{rows.axis}`", help="reduce it with `by=prompt`")
+        raise Refusal(
+            "E0203",
+            f"the condition is on `{where.axis or 'a scalar'}`, the rows are on `{rows.axis}`",
+            help="reduce it with `by=prompt`",
+        )
     return rows
 
 
@@ -313,4 +329,3 @@ RULES: Mapping[str, Callable[[Context, Node], Type]] = {
     "update": _constant("none"),
     "collect": _constant("none"),
 }
-

@@ -1,0 +1,256 @@
+"""The mask-free algebra on packed values: element by element, up the axes by reductions, down by broadcasting.
+
+Sums run in float64 whatever the values' dtype, so that a result doesn't depend on how rows are packed.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .errors import RunError
+from .values import Frame, Value, innermost
+
+Operand = Value | int | float | bool | str
+
+
+class ReductionError(RunError):
+    """A reduction that has no value, such as the largest of nothing."""
+
+
+# ---------------------------------------------------------------- element by element
+
+
+def _where(c: Any, a: Any, b: Any) -> Tensor:
+    condition = c if isinstance(c, Tensor) else torch.as_tensor(bool(c))
+    like = next((x for x in (a, b) if isinstance(x, Tensor)), None)
+    a, b = (x if isinstance(x, Tensor) else torch.as_tensor(x, dtype=_common(like, x)) for x in (a, b))
+    return torch.where(condition, a, b)
+
+
+def _common(like: Tensor | None, x: Any) -> torch.dtype | None:
+    """The dtype of a constant beside a tensor: the tensor's, unless it is an integer tensor and a float constant."""
+    if like is None:
+        return torch.float64 if isinstance(x, float) else None
+    return like.dtype if like.is_floating_point() or not isinstance(x, float) else torch.get_default_dtype()
+
+
+def _extreme(fn: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any, Any], Tensor]:
+    def apply(a: Any, b: Any) -> Tensor:
+        like = a if isinstance(a, Tensor) else b
+        a, b = (x if isinstance(x, Tensor) else torch.as_tensor(x, dtype=_common(like, x)) for x in (a, b))
+        return fn(a, b)
+
+    return apply
+
+
+def _comb(n: Any, k: Any) -> Tensor:
+    """Binomial coefficients, 0 where k > n; exact up to 2^53."""
+    n, k = (torch.as_tensor(x, dtype=torch.float64) for x in (n, k))
+    table = [
+        math.comb(int(a), int(b))
+        for a, b in zip(*(x.flatten().tolist() for x in torch.broadcast_tensors(n, k)), strict=True)
+    ]
+    return torch.tensor(table, dtype=torch.float64).reshape(torch.broadcast_shapes(n.shape, k.shape))
+
+
+def _logical(fn: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any, Any], Tensor]:
+    return lambda a, b: fn(torch.as_tensor(a).bool(), torch.as_tensor(b).bool())
+
+
+def _unary(fn: Callable[[Tensor], Tensor]) -> Callable[[Any], Tensor]:
+    def apply(x: Any) -> Tensor:
+        tensor = x if isinstance(x, Tensor) else torch.as_tensor(x)
+        return fn(tensor if tensor.is_floating_point() else tensor.to(torch.get_default_dtype()))
+
+    return apply
+
+
+POINTWISE: Mapping[str, Callable[..., Any]] = {
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: _number(a) - _number(b),
+    "*": lambda a, b: a * b,
+    "/": lambda a, b: a / b,
+    "//": lambda a, b: a // b,
+    "%": lambda a, b: a % b,
+    "**": lambda a, b: a**b,
+    "==": lambda a, b: a == b,
+    "!=": lambda a, b: a != b,
+    "<": lambda a, b: a < b,
+    "<=": lambda a, b: a <= b,
+    ">": lambda a, b: a > b,
+    ">=": lambda a, b: a >= b,
+    "and": _logical(torch.logical_and),
+    "or": _logical(torch.logical_or),
+    "not": lambda x: ~torch.as_tensor(x).bool(),
+    "neg": lambda x: -_number(x),
+    "maximum": _extreme(torch.maximum),
+    "minimum": _extreme(torch.minimum),
+    "where": _where,
+    "clamp": lambda x, lo, hi: _clamp(x, lo, hi),
+    "abs": lambda x: torch.abs(torch.as_tensor(x)),
+    "exp": _unary(torch.exp),
+    "ln": _unary(torch.log),
+    "sqrt": _unary(torch.sqrt),
+    "sigmoid": _unary(torch.sigmoid),
+    "log_sigmoid": _unary(torch.nn.functional.logsigmoid),
+    "stop_gradient": lambda x: x.detach() if isinstance(x, Tensor) else x,
+    "comb": _comb,
+}
+
+
+def _number(x: Any) -> Any:
+    """Booleans count as 0 and 1; torch refuses to subtract them."""
+    return x.long() if isinstance(x, Tensor) and x.dtype == torch.bool else x
+
+
+def _clamp(x: Any, lo: Any, hi: Any) -> Tensor:
+    if isinstance(lo, Tensor) or isinstance(hi, Tensor):
+        return _extreme(torch.minimum)(_extreme(torch.maximum)(x, lo), hi)
+    return torch.clamp(torch.as_tensor(x), lo, hi)
+
+
+def pointwise(fn: str, operands: list[Operand]) -> Value:
+    """`fn` element by element, on the innermost frame of the operands."""
+    frame = innermost(o.frame for o in operands if isinstance(o, Value))
+    if any(isinstance(o, str) or (isinstance(o, Value) and isinstance(o.data, list)) for o in operands):
+        return _on_texts(fn, operands, frame)
+    data = [_broadcast(o, frame) if isinstance(o, Value) else o for o in operands]
+    result = POINTWISE[fn](*data)
+    result = torch.as_tensor(result)
+    return Value(result.expand(frame.size) if frame and result.dim() == 0 else result, frame)
+
+
+def _broadcast(value: Value, frame: Frame | None) -> Tensor:
+    """A scalar stays one number, which torch broadcasts by itself; anything else goes down to the frame."""
+    return value.tensor if value.frame is None else value.on(frame).tensor
+
+
+def _on_texts(fn: str, operands: list[Operand], frame: Frame | None) -> Value:
+    """Comparisons of texts."""
+    assert frame is not None
+    columns = [o.on(frame).rows if isinstance(o, Value) else [o] * frame.size for o in operands]
+    if fn in ("==", "!="):
+        same = torch.tensor([a == b for a, b in zip(*columns, strict=True)], dtype=torch.bool)
+        return Value(same if fn == "==" else ~same, frame)
+    return Value([a if c else b for c, a, b in zip(*columns, strict=True)], frame)
+
+
+# ---------------------------------------------------------------- up the axes
+
+
+def reduce(
+    fn: str, x: Value, target: Frame | None, where: Value | None = None, q: float = 0.5, count: Tensor | None = None
+) -> Value:
+    """Pool `x` over everything under `target` (None: over all rows).
+
+    where: [rows] bool, which elements take part. count: the denominator to use for a mean, instead of the number of
+    elements here, when these are only a part of what is pooled.
+    """
+    frame = innermost([x.frame, where.frame if where else None])
+    if frame is None:
+        raise ReductionError(f"`{fn}` of a scalar pools nothing")
+    data, index, size = _numbers(x.on(frame)), frame.path(target), target.size if target else 1
+    if where is not None:
+        kept = where.on(frame).tensor.bool()
+        data, index = data[kept], index[kept]
+    result = _REDUCE[fn](data, index, size, q, count)
+    if fn == "count" or (fn in ("max", "min", "sum") and not _is_float(x)):
+        result = result.long()
+    elif _is_float(x):
+        result = result.to(x.tensor.dtype)
+    else:
+        result = result.to(torch.get_default_dtype())
+    return Value(result if target else result[0], target)
+
+
+def _numbers(value: Value) -> Tensor:
+    return (
+        value.tensor.double() if isinstance(value.data, Tensor) else torch.zeros(len(value.data), dtype=torch.float64)
+    )
+
+
+def _is_float(value: Value) -> bool:
+    return isinstance(value.data, Tensor) and value.data.is_floating_point()
+
+
+def _sum(x: Tensor, index: Tensor, size: int, q: float, count: Tensor | None) -> Tensor:
+    return x.sum()[None] if size == 1 else torch.zeros(size, dtype=x.dtype).index_add(0, index, x)
+
+
+def _count(x: Tensor, index: Tensor, size: int, q: float, count: Tensor | None) -> Tensor:
+    return torch.bincount(index, minlength=size).double()
+
+
+def _mean(x: Tensor, index: Tensor, size: int, q: float, count: Tensor | None) -> Tensor:
+    n = _count(x, index, size, q, None) if count is None else count.double().reshape(-1)
+    return _sum(x, index, size, q, None) / n.clamp(min=1)
+
+
+def _var(x: Tensor, index: Tensor, size: int, q: float, count: Tensor | None) -> Tensor:
+    """Divided by n-1, from differences to each group's first element: exactly 0 if all are equal."""
+    if not len(x):
+        return torch.zeros(size, dtype=x.dtype)
+    first = torch.full((size,), len(x)).scatter_reduce(0, index, torch.arange(len(x)), "amin")
+    d = x - x.detach()[first.clamp(max=len(x) - 1)][index]
+    d = d - _mean(d, index, size, q, None)[index]
+    n = _count(x, index, size, q, None)
+    return _sum(d * d, index, size, q, None) / (n - 1).clamp(min=1)
+
+
+def _std(x: Tensor, index: Tensor, size: int, q: float, count: Tensor | None) -> Tensor:
+    variance = _var(x, index, size, q, None)
+    positive = variance > 0
+    return torch.where(positive, torch.where(positive, variance, 1.0).sqrt(), 0.0)
+
+
+def _extremum(how: str, word: str) -> Callable[..., Tensor]:
+    def apply(x: Tensor, index: Tensor, size: int, q: float, count: Tensor | None) -> Tensor:
+        if bool((_count(x, index, size, q, None) == 0).any()):
+            raise ReductionError(f"the {word} of nothing has no value: use `count` and `where` to leave such rows out")
+        return torch.zeros(size, dtype=x.dtype).scatter_reduce(0, index, x, how, include_self=False)
+
+    return apply
+
+
+def _quantile(x: Tensor, index: Tensor, size: int, q: float, count: Tensor | None) -> Tensor:
+    if bool((_count(x, index, size, q, None) == 0).any()):
+        raise ReductionError("a quantile of nothing has no value")
+    return torch.stack([torch.quantile(x[index == row], q) for row in range(size)])
+
+
+_REDUCE: Mapping[str, Callable[..., Tensor]] = {
+    "sum": _sum,
+    "count": _count,
+    "mean": _mean,
+    "var": _var,
+    "std": _std,
+    "max": _extremum("amax", "largest"),
+    "min": _extremum("amin", "smallest"),
+    "quantile": _quantile,
+}
+
+
+def elements(x: Value, target: Frame | None, where: Value | None = None) -> Tensor:
+    """How many elements a reduction to `target` pools: [target rows], or [1]."""
+    frame = innermost([x.frame, where.frame if where else None])
+    assert frame is not None
+    index = frame.path(target)
+    if where is not None:
+        index = index[where.on(frame).tensor.bool()]
+    return torch.bincount(index, minlength=target.size if target else 1)
+
+
+def rank(x: Value, by: Frame | None) -> Value:
+    """0 for the largest under each row of `by`, ties by row order."""
+    assert x.frame is not None
+    group = x.frame.path(by)
+    order = torch.argsort(_numbers(x), descending=True, stable=True)
+    order = order[torch.argsort(group[order], stable=True)]
+    counts = torch.bincount(group, minlength=1)
+    starts = torch.cumsum(counts, 0) - counts
+    ranks = torch.empty(x.frame.size, dtype=torch.long)
+    ranks[order] = torch.arange(x.frame.size) - starts[group[order]]
+    return Value(ranks, x.frame)

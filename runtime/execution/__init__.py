@@ -1,0 +1,1 @@
+"""What executes a plan in one process: the interpreter of its instructions and the loop over steps."""

@@ -1,0 +1,245 @@
+"""Executes blocks of instructions: one handler per operator."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ...compiler.plan import Instruction, Operand
+from ...compiler.plan import Value as Name
+from .. import algebra
+from ..errors import RunError
+from ..values import Any_, Frame, Record, Value, innermost, keep_rows, root
+from .session import Session
+
+
+@dataclass
+class Step:
+    """What one step logs, what states it leaves, and whether a short `collect` took its updates away."""
+
+    number: int
+    next_states: dict[str, float] = field(default_factory=dict)
+    logged: dict[str, list[float]] = field(default_factory=dict)
+    skip_updates: bool = False
+    generated_tokens: int = 0
+    trained_tokens: int = 0
+
+    def log(self, name: str, value: float) -> None:
+        self.logged.setdefault(name, []).append(value)
+
+    def means(self) -> dict[str, float]:
+        return {name: sum(values) / len(values) for name, values in self.logged.items()}
+
+
+@dataclass
+class Env:
+    """The values of a block, and around it those of the blocks it stands in."""
+
+    session: Session
+    step: Step
+    values: dict[str, Any_] = field(default_factory=dict)
+    outer: "Env | None" = None
+    counts: Mapping[str, torch.Tensor] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Any_:
+        if name in self.values:
+            return self.values[name]
+        if self.outer is None:
+            raise KeyError(name)
+        return self.outer[name]
+
+    def inner(self, **changes: Any) -> "Env":
+        return Env(self.session, self.step, outer=self, **changes)
+
+    def operand(self, value: Operand) -> Any:
+        """A value of the program, or a constant as it stands."""
+        return self[value.ref] if isinstance(value, Name) else value
+
+    def value(self, value: Operand) -> Value:
+        found = self.operand(value)
+        assert isinstance(found, Value), f"{value} is no plain value"
+        return found
+
+    def record(self, value: Operand) -> Record:
+        found = self.operand(value)
+        assert isinstance(found, Record), f"{value} is no record"
+        return found
+
+    def scalar(self, value: Operand) -> float:
+        found = self.operand(value)
+        return float(found.tensor) if isinstance(found, Value) else float(found)
+
+
+Handler = Callable[[Instruction, Env], Any_ | None]
+
+
+def run_block(block: Iterable[Instruction], env: Env) -> None:
+    """Execute instructions in order; each result is bound to its name."""
+    for instruction in block:
+        result = HANDLERS[instruction.op](instruction, env)
+        if result is not None:
+            env.values[instruction.out] = result
+
+
+# ---------------------------------------------------------------- values
+
+
+def _read(i: Instruction, env: Env) -> Record:
+    session = env.session
+    table, reader = session.table(i), session.reader(i)
+    if i.attrs.get("all"):
+        position, count, rows = 0, len(table), list(range(len(table)))
+    else:
+        count = i.attrs["batch"]
+        position = session.cursors[i.out] if i.out in session.cursors else env.step.number * count
+        rows = reader.indices(position, count)
+    frame = root(f"{i.out}.prompt", count, torch.arange(position, position + count))
+    return Record("rows", frame, {n: _column(c, frame, session) for n, c in table.take(rows).items()})
+
+
+def _column(column: list[Any], frame: Frame, session: Session) -> Value:
+    """A data column: numbers become tensors, everything else stays as it is."""
+    kinds = {type(x) for x in column}
+    if kinds <= {bool}:
+        return Value(torch.tensor(column, dtype=torch.bool), frame)
+    if kinds <= {int}:
+        return Value(torch.tensor(column, dtype=torch.long), frame)
+    if kinds <= {int, float}:
+        return Value(torch.tensor(column, dtype=session.settings.number), frame)
+    return Value(column, frame)
+
+
+def _field(i: Instruction, env: Env) -> Value:
+    record = env.record(i.args["record"])
+    if i.attrs["field"] not in record.fields:
+        columns = ", ".join(f"`{n}`" for n in record.fields)
+        raise RunError(f"`{_shown(i.args['record'])}` has no `{i.attrs['field']}`; it has {columns}")
+    return record.fields[i.attrs["field"]]
+
+
+def _shown(operand: Operand) -> str:
+    return operand.ref if isinstance(operand, Name) else str(operand)
+
+
+def _map(i: Instruction, env: Env) -> Value:
+    return algebra.pointwise(i.attrs["fn"], [env.operand(a) for a in i.args.values()])
+
+
+def _reduce(i: Instruction, env: Env) -> Value:
+    x = env.value(i.args["x"])
+    where = env.value(i.args["where"]) if "where" in i.args else None
+    target = _frame(i.attrs.get("to"), [x, where])
+    fn, count = i.attrs["fn"], env.counts.get(i.out)
+    q = env.scalar(i.args["q"]) if "q" in i.args else 0.5
+    if fn == "mean" and count is None:
+        env.session.counters.empty_means += int((algebra.elements(x, target, where) == 0).sum())
+    return algebra.reduce(fn, x, target, where, q, count)
+
+
+def _frame(name: str | None, values: Iterable[Value | None]) -> Frame | None:
+    """The frame that an instruction names, above its operands."""
+    if name is None:
+        return None
+    inner = innermost(v.frame for v in values if v is not None)
+    assert inner is not None
+    return inner.find(name)
+
+
+def _rank(i: Instruction, env: Env) -> Value:
+    x = env.value(i.args["x"])
+    return algebra.rank(x, _frame(i.attrs.get("to"), [x]))
+
+
+def _expand(i: Instruction, env: Env) -> Value:
+    x = env.operand(i.args["x"])
+    frame = find_frame(env, i.attrs["to"])
+    return x.on(frame) if isinstance(x, Value) else Value(torch.full((frame.size,), x), frame)
+
+
+def find_frame(env: Env, name: str) -> Frame:
+    """The frame of an axis among all values in scope."""
+    here: Env | None = env
+    while here is not None:
+        for value in here.values.values():
+            for frame in frames_of(value):
+                if frame.name == name:
+                    return frame
+        here = here.outer
+    raise KeyError(name)
+
+
+def frames_of(value: Any_) -> Iterable[Frame]:
+    """Every frame a value is on."""
+    if isinstance(value, Record):
+        for inner in value.fields.values():
+            yield from frames_of(inner)
+        yield from value.frame.chain()
+    elif value.frame is not None:
+        yield from value.frame.chain()
+
+
+def _keep(i: Instruction, env: Env) -> Record:
+    record = env.record(i.args["record"])
+    where = env.operand(i.args["where"])
+    kept = (
+        where.on(record.frame).tensor.bool()
+        if isinstance(where, Value)
+        else torch.full((record.frame.size,), bool(where))
+    )
+    return keep_rows(record, i.attrs["rows"], kept, i.attrs.get("tokens"))
+
+
+def _state(i: Instruction, env: Env) -> Value:
+    value = env.session.states[i.attrs["state"]]
+    return Value(torch.tensor(value) if isinstance(value, bool) else torch.tensor(float(value), dtype=torch.float64))
+
+
+def _step(i: Instruction, env: Env) -> Value:
+    return Value(torch.tensor(env.step.number))
+
+
+# ---------------------------------------------------------------- statements
+
+
+def _metric(i: Instruction, env: Env) -> None:
+    env.step.log(i.attrs["metric"], env.scalar(i.args["value"]))
+
+
+def _record(i: Instruction, env: Env) -> None:
+    value = env.value(i.args["value"])
+    if isinstance(value.data, torch.Tensor) and value.tensor.numel():
+        env.step.log(i.attrs["metric"], float(value.tensor.double().mean()))
+
+
+def _next_state(i: Instruction, env: Env) -> None:
+    """The new value holds from the next step on: every read of this step sees the old one."""
+    env.step.next_states[i.attrs["state"]] = env.scalar(i.args["value"])
+
+
+def _next_model(i: Instruction, env: Env) -> None:
+    session = env.session
+    role, source = session.roles[i.attrs["model"]], session.roles[i.attrs["source"]]
+    if "decay" in i.attrs:
+        role.lerp_from(source, i.attrs["decay"])
+    else:
+        role.copy_from(source)
+    session.changed(i.attrs["model"])
+
+
+HANDLERS: dict[str, Handler] = {
+    "read": _read,
+    "field": _field,
+    "map": _map,
+    "reduce": _reduce,
+    "rank": _rank,
+    "expand": _expand,
+    "keep": _keep,
+    "state": _state,
+    "step": _step,
+    "metric": _metric,
+    "record": _record,
+    "next_state": _next_state,
+    "next_model": _next_model,
+}
+"""By operator. The modules of phases, calls, regions and updates add theirs."""

@@ -1,0 +1,185 @@
+"""Everything a run holds: models, optimizers, engines, data, states. It outlives the step."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...compiler.plan import Instruction, Model, Operator, Plan
+from ..data import Reader, Table, open_table
+from ..engines import Engine, make_engine
+from ..models.loading import Role, load_role
+from ..models.layers import compile_layers, enable_checkpointing
+from .optimizer import Trainer
+
+DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the command line says of a run, beside the plan."""
+
+    seed: int = 0
+    dtype: str = "float32"
+    device: str = "cpu"
+    micro: int | None = None
+    compile: bool = False
+    allow: tuple[Path, ...] = ()
+    folders: tuple[Path, ...] = ()
+
+    @property
+    def number(self) -> torch.dtype:
+        """The dtype of values outside the models: float64 in a float64 run, else float32."""
+        return torch.float64 if self.dtype == "float64" else torch.float32
+
+
+@dataclass
+class Counters:
+    """Odd things that a result must not hide: they are logged when they happen."""
+
+    empty_means: int = 0
+    empty_minibatches: int = 0
+    skipped_updates: int = 0
+
+    def drain(self) -> dict[str, float]:
+        found = {k: float(v) for k, v in vars(self).items() if v}
+        self.empty_means = self.empty_minibatches = self.skipped_updates = 0
+        return found
+
+
+@dataclass
+class Session:
+    plan: Plan
+    settings: Settings
+    roles: dict[str, Role] = field(default_factory=dict)
+    trainers: dict[str, Trainer] = field(default_factory=dict)
+    states: dict[str, float | int | bool] = field(default_factory=dict)
+    cursors: dict[str, int] = field(default_factory=dict)
+    versions: dict[str, int] = field(default_factory=dict)
+    counters: Counters = field(default_factory=Counters)
+    steps: int = 0
+    _engines: dict[str, Engine] = field(default_factory=dict)
+    _tables: dict[str, Table] = field(default_factory=dict)
+    _readers: dict[str, Reader] = field(default_factory=dict)
+    _functions: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def operators(self) -> Mapping[str, Operator]:
+        return {o.key: o for o in self.plan.operators}
+
+    # ------------------------------------------------------------ data
+
+    def table(self, read: Instruction) -> Table:
+        """The table a `read` instruction names, opened once."""
+        key = source_key(read)
+        if key not in self._tables:
+            path = read.attrs["path"]
+            folder = next((f for f in self.settings.folders if (f / path).exists()), self.settings.folders[0])
+            self._tables[key] = open_table(path, folder, split=read.attrs["split"], name=read.attrs.get("name"))
+        return self._tables[key]
+
+    def reader(self, read: Instruction) -> Reader:
+        """The order in which the rows of a `read` come."""
+        key = f"{source_key(read)}|{read.attrs.get('stream', '')}|{read.attrs['shuffle']}"
+        if key not in self._readers:
+            self._readers[key] = Reader(
+                self.table(read), key=key, seed=self.settings.seed, shuffle=read.attrs["shuffle"]
+            )
+        return self._readers[key]
+
+    # ------------------------------------------------------------ engines
+
+    def engine(self, role: str) -> Engine:
+        """The role's generation engine, holding its present weights."""
+        if role not in self._engines:
+            self._engines[role] = make_engine(self.roles[role])
+        engine = self._engines[role]
+        version = self.versions.get(role, 0)
+        if getattr(engine.state, "version", None) != version:
+            engine.load_weights(self.roles[role], version)
+        return engine
+
+    def changed(self, role: str) -> None:
+        """The role's weights are another version now."""
+        self.versions[role] = self.versions.get(role, 0) + 1
+
+
+def source_key(read: Instruction) -> str:
+    return f"{read.attrs['path']}|{read.attrs['split']}|{read.attrs.get('name') or ''}"
+
+
+# ---------------------------------------------------------------- models
+
+
+def load_roles(session: Session) -> None:
+    """Load every model of the plan, each file once.
+
+    A frozen copy of a model that nothing trains shares its weights; of one that is trained it is a copy in memory,
+    taken before step 0.
+    """
+    models = {m.name: m for m in session.plan.models}
+    for model in session.plan.models:
+        if model.of is None:
+            session.roles[model.name] = _load(session, model)
+    shared: dict[str, Role] = {}
+    for model in session.plan.models:
+        if model.of is not None:
+            session.roles[model.name] = _start_of(session, model, models[model.of], shared)
+    for instruction in session.plan.walk():
+        if instruction.op == "update":
+            _prepare_training(session, instruction)
+
+
+def _start_of(session: Session, model: Model, source: Model, shared: dict[str, Role]) -> Role:
+    """The role of `frozen(source)`: shared wherever nothing can tell it from a copy."""
+    if model.replaced:
+        return session.roles[source.name].clone(model.name)
+    if not source.trained and not source.replaced:
+        return session.roles[source.name]
+    if source.name not in shared:
+        shared[source.name] = session.roles[source.name].clone(model.name)
+        shared[source.name].module.requires_grad_(False)
+    return shared[source.name]
+
+
+def _load(session: Session, model: Model) -> Role:
+    settings = session.settings
+    dtype = DTYPES[str(model.options.get("dtype") or settings.dtype)]
+    folder = next((f for f in settings.folders if (f / model.path).is_dir()), settings.folders[0])
+    role = load_role(
+        model.kind,  # type: ignore[arg-type]
+        model.path,
+        dtype=dtype,
+        device=settings.device,
+        seed=settings.seed,
+        name=model.name,
+        base_dir=folder,
+        dropout=float(model.options.get("dropout") or 0.0),
+    )
+    role.module.requires_grad_(model.trained)
+    return role
+
+
+def _prepare_training(session: Session, update: Instruction) -> None:
+    role = session.roles[update.attrs["model"]]
+    if update.attrs.get("checkpointing"):
+        enable_checkpointing(role)
+    if update.attrs.get("compile") or session.settings.compile:
+        compile_layers(role)
+    session.trainers[update.attrs["model"]] = Trainer(role, update.attrs["optimizer"])
+
+
+def epochs_of(session: Session) -> int | None:
+    """How many steps the data lasts: `epochs=` of the reads of every step, by default one pass over the first.
+
+    None: no read limits the run.
+    """
+    reads = [
+        i for block in (*(a.program for a in session.plan.ahead), session.plan.program) for i in block if i.op == "read"
+    ]
+    batched = [r for r in reads if "batch" in r.attrs]
+    limited = [r for r in batched if r.attrs.get("epochs")] or batched[:1]
+    lasts = [max(1, len(session.table(r)) * (r.attrs.get("epochs") or 1) // r.attrs["batch"]) for r in limited]
+    return min(lasts, default=None)

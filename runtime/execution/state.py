@@ -1,0 +1,88 @@
+"""The state of a run: everything a later step depends on, as a commit holds it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..commits import Commit, CommitError
+from ..values import Any_
+from .queue import Packer, Unpacker
+from .session import Session
+
+Queues = dict[int, dict[int, dict[str, Any_]]]
+"""By staleness, then by the step that will read them: values by name."""
+
+
+def pack_state(session: Session, step: int, queues: Queues) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and JSON of the state after `step` finished steps."""
+    tensors: dict[str, Tensor] = {}
+    for model in session.plan.models:
+        if model.trained or model.replaced:
+            tensors |= {f"model.{model.name}.{k}": v for k, v in _weights(session, model.name).items()}
+    for name, trainer in session.trainers.items():
+        tensors |= {f"optimizer.{name}.{k}": v for k, v in trainer.tensors().items()}
+    packer = Packer("queue")
+    waiting = {
+        str(k): {str(s): {n: packer.pack(v) for n, v in values.items()} for s, values in q.items()}
+        for k, q in queues.items()
+    }
+    meta = {
+        "plan": session.plan.hash,
+        "seed": session.settings.seed,
+        "dtype": session.settings.dtype,
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "step": step,
+        "states": session.states,
+        "cursors": session.cursors,
+        "optimizer_steps": {n: t.count for n, t in session.trainers.items()},
+        "queues": waiting,
+        "frames": packer.frames,
+    }
+    return {**tensors, **packer.tensors}, meta
+
+
+def _weights(session: Session, name: str) -> dict[str, Tensor]:
+    """Each weight once: tied ones have one name."""
+    return {k: p.detach() for k, p in session.roles[name].module.named_parameters()}
+
+
+def check_resumable(commit: Commit, session: Session) -> None:
+    """Raise CommitError if the commit is of another run."""
+    meta, settings = commit.meta, session.settings
+    for what, then, now in (
+        ("plan", meta["plan"][:12], session.plan.hash[:12]),
+        ("--seed", meta["seed"], settings.seed),
+        ("--dtype", meta["dtype"], settings.dtype),
+    ):
+        if then != now:
+            raise CommitError(
+                f"{commit.path} is of another run: its {what} is {then}, this one's is {now}; resume with the same flow "
+                "and options, or choose another --out"
+            )
+
+
+def restore_state(commit: Commit, session: Session) -> tuple[int, Queues]:
+    """Take over the state of a commit. Returns the number of finished steps and what waits in queues."""
+    tensors, meta = commit.load_tensors(), commit.meta
+    with torch.no_grad():
+        for model in session.plan.models:
+            if model.trained or model.replaced:
+                for name, weight in _weights(session, model.name).items():
+                    weight.copy_(tensors[f"model.{model.name}.{name}"])
+    for name, trainer in session.trainers.items():
+        trainer.load(_under(tensors, f"optimizer.{name}."), meta["optimizer_steps"][name])
+    session.states.update(meta["states"])
+    session.cursors.update(meta["cursors"])
+    unpacker = Unpacker(meta["frames"], tensors)
+    queues = {
+        int(k): {int(s): {n: unpacker.unpack(v) for n, v in values.items()} for s, values in q.items()}
+        for k, q in meta["queues"].items()
+    }
+    return int(meta["step"]), queues
+
+
+def _under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}

@@ -1,0 +1,337 @@
+"""Updates: minibatches, micro-batches, gradients, optimizer steps.
+
+A loss is a function of global sums over the minibatch, so its gradient is the same for every split:
+
+* one micro-batch: the loss as it stands.
+* a loss that is linear in its sums: each micro-batch's part with the minibatch's denominators, added up.
+* any other loss: a pass without gradients gives the model's outputs for all rows, the loss's gradient with respect to
+  them, and a second pass takes that gradient into the model.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from ...compiler.plan import Instruction
+from ...compiler.plan import Value as Name
+from .. import algebra, noise
+from ..errors import RunError
+from ..models.loading import Role
+from ..models.scoring import forward, micro_batches
+from ..values import Any_, Frame, Record, Selection, Value
+from .interpreter import HANDLERS, Env, frames_of, run_block
+from .phases import sequences_of, temperature_of, token_frame
+from .session import Session
+
+
+def _update(i: Instruction, env: Env) -> None:
+    name = i.attrs["model"]
+    if env.step.skip_updates:
+        env.session.counters.skipped_updates += 1
+        return
+    trained = False
+    for epoch in range(i.attrs["epochs"]):
+        for batch in _minibatches(i, env, epoch):
+            trained |= _train(i, batch)
+    if trained:
+        env.session.changed(name)
+
+
+HANDLERS["update"] = _update
+HANDLERS["minimize"] = lambda i, env: None
+
+# ---------------------------------------------------------------- minibatches
+
+
+def _minibatches(i: Instruction, env: Env, epoch: int) -> Iterable[Env]:
+    """The block's outer values, cut along each root axis in this epoch's order."""
+    outer = {name: env[name] for name in sorted(_outer_names(i))}
+    roots = _roots(i, outer.values())
+    orders = [_order(i, env, epoch, r) for r in roots]
+    for part in zip(*(_cut(i, o) for o in orders), strict=True):
+        selections = [Selection(r, rows) for r, rows in zip(roots, part, strict=True)]
+        batch = env.inner()
+        for name, value in outer.items():
+            for selection in selections:
+                value = selection(value)
+            batch.values[name] = value
+        yield batch
+
+
+def _outer_names(i: Instruction) -> set[str]:
+    made = {x.out for x in i.body}
+    return {a.ref for x in i.body for a in x.args.values() if isinstance(a, Name)} - made
+
+
+def _roots(i: Instruction, values: Iterable[Any_]) -> list[Frame]:
+    found = {f.name: f for v in values for f in frames_of(v) if f.parent is None}
+    return [found[name] for name in i.attrs["loss"]["roots"] if name in found]
+
+
+def _order(i: Instruction, env: Env, epoch: int, root: Frame) -> Tensor:
+    session = env.session
+    parts = (session.settings.seed, session.plan.flow, "update", i.attrs["model"], env.step.number, epoch, root.name)
+    return noise.permutation(root.size, *parts)
+
+
+def _cut(i: Instruction, order: Tensor) -> Sequence[Tensor]:
+    """A minibatch is `minibatch` rows, or one of `minibatches` parts; the last takes what is left."""
+    rows = len(order)
+    if "minibatches" in i.attrs:
+        size = max(1, rows // i.attrs["minibatches"])
+        starts = [size * k for k in range(i.attrs["minibatches"])]
+        return [order[a:b] for a, b in zip(starts, [*starts[1:], rows], strict=True)]
+    size = i.attrs.get("minibatch") or max(1, rows)
+    return list(order.split(size)) if rows else [order]
+
+
+# ---------------------------------------------------------------- one minibatch
+
+
+@dataclass
+class _Forward:
+    """One forward pass of the trained model: the phases that read the same sequences, together."""
+
+    record: Record
+    phases: list[Instruction]
+
+    @property
+    def want(self) -> tuple[str, ...]:
+        return tuple(sorted({p.op for p in self.phases}))
+
+    def frame(self, op: str) -> Frame:
+        return self.record.frame if op == "score" else token_frame(self.record)
+
+
+@dataclass
+class _Batch:
+    """A minibatch on its way to a gradient.
+
+    env: the values of the block that don't depend on the trained model. dependent: the instructions that do.
+    groups: the rows of each micro-batch on the frame `unit`; None: all rows in one.
+    """
+
+    instruction: Instruction
+    env: Env
+    role: Role
+    forwards: list[_Forward]
+    dependent: list[Instruction]
+    unit: Frame | None
+    groups: list[Tensor | None]
+    outputs: dict[str, list[tuple[Tensor, Tensor]]] = field(default_factory=dict)
+
+    @property
+    def number(self) -> torch.dtype:
+        return self.env.session.settings.number
+
+
+def _train(i: Instruction, env: Env) -> bool:
+    """One optimizer step on one minibatch; False if there was nothing to learn from."""
+    session = env.session
+    batch = _prepare(i, env)
+    if not any(f.frame(op).size for f in batch.forwards for op in f.want):
+        session.counters.empty_minibatches += 1
+        return False
+    if len(batch.groups) == 1:
+        _at_once(batch)
+    elif i.attrs["loss"]["two_passes"]:
+        _in_two_passes(batch)
+    else:
+        _in_one_pass(batch)
+    trainer = session.trainers[i.attrs["model"]]
+    env.step.log(f"lr.{i.attrs['model']}", trainer.lr)
+    env.step.log(f"grad_norm.{i.attrs['model']}", trainer.step())
+    env.step.trained_tokens += sum(token_frame(f.record).size for f in batch.forwards)
+    return True
+
+
+def _prepare(i: Instruction, env: Env) -> _Batch:
+    live = [x for x in i.body if x.attrs.get("version") == "live"]
+    reached = {x.out for x in live}
+    dependent: list[Instruction] = []
+    for x in i.body:
+        if x.out not in reached and any(isinstance(a, Name) and a.ref in reached for a in x.args.values()):
+            reached.add(x.out)
+            dependent.append(x)
+    run_block((x for x in i.body if x.out not in reached and x.op != "metric"), env)
+    forwards = _forwards(live, env)
+    role = env.session.roles[i.attrs["model"]]
+    unit = _unit(i, forwards)
+    return _Batch(i, env, role, forwards, dependent, unit, _groups(i, env.session, forwards, unit))
+
+
+def _forwards(live: Iterable[Instruction], env: Env) -> list[_Forward]:
+    found: dict[int, _Forward] = {}
+    for x in live:
+        record = env.record(x.args["sequences"])
+        found.setdefault(id(record), _Forward(record, [])).phases.append(x)
+    return list(found.values())
+
+
+def _unit(i: Instruction, forwards: Iterable[_Forward]) -> Frame | None:
+    name = i.attrs["loss"]["unit"]
+    frames = [f for x in forwards for f in x.record.frame.chain() if f.name == name]
+    return frames[0] if frames else None
+
+
+def _groups(i: Instruction, session: Session, forwards: Sequence[_Forward], unit: Frame | None) -> list[Tensor | None]:
+    """Rows of the unit by micro-batch, within the token budget; a row over it stands alone."""
+    budget = session.settings.micro or i.attrs["micro"]
+    if unit is None:
+        return [None]
+    cost = torch.zeros(unit.size, dtype=torch.long)
+    for x in forwards:
+        cost.index_add_(0, x.record.frame.path(unit), torch.tensor(sequences_of(x.record).lengths, dtype=torch.long))
+    groups = micro_batches(cost.tolist(), budget)
+    if len(groups) == 1:
+        return [None]
+    return [torch.tensor(sorted(g)) for g in groups]
+
+
+# ---------------------------------------------------------------- gradients
+
+
+def _at_once(batch: _Batch) -> None:
+    env = batch.env.inner(values=_run_model(batch, batch.forwards))
+    run_block(batch.dependent, env)
+    _loss(batch, env).backward()
+    _log(batch, env)
+
+
+def _in_one_pass(batch: _Batch) -> None:
+    needed = set(batch.instruction.attrs["loss"]["dependent"])
+    block = [x for x in batch.dependent if x.out in needed]
+    counts = _denominators(batch, block)
+    for rows in batch.groups:
+        env, forwards = _micro(batch, rows)
+        env = env.inner(values=_run_model(batch, forwards), counts=counts)
+        _store(batch, env, forwards, rows)
+        run_block(block, env)
+        _loss(batch, env).backward()
+    _finish(batch, _gathered(batch, leaves=False))
+
+
+def _in_two_passes(batch: _Batch) -> None:
+    with torch.no_grad():
+        for rows in batch.groups:
+            env, forwards = _micro(batch, rows)
+            _store(batch, env.inner(values=_run_model(batch, forwards)), forwards, rows)
+    leaves = _gathered(batch, leaves=True)
+    _finish(batch, leaves, backward=True)
+    for n, rows in enumerate(batch.groups):
+        _, forwards = _micro(batch, rows)
+        out = _run_model(batch, forwards)
+        pairs = [(v.tensor, leaves[name].tensor.grad) for name, v in out.items()]
+        flowing = [(t, g[batch.outputs[name][n][1]]) for name, (t, g) in zip(out, pairs, strict=True) if g is not None]
+        torch.autograd.backward([t for t, _ in flowing], [g.to(t.dtype) for t, g in flowing])
+
+
+def _run_model(batch: _Batch, forwards: Iterable[_Forward]) -> dict[str, Value]:
+    """The trained model's outputs on some rows, by the names of their phases."""
+    out: dict[str, Value] = {}
+    for x in forwards:
+        if not len(sequences_of(x.record)):
+            out |= {p.out: Value(torch.zeros(0, dtype=batch.number), x.frame(p.op)) for p in x.phases}
+            continue
+        result = forward(batch.role, sequences_of(x.record), x.want, temperature_of(x.record))
+        out |= {p.out: Value(result[p.op].cpu().to(batch.number), x.frame(p.op)) for p in x.phases}
+    return out
+
+
+def _micro(batch: _Batch, rows: Tensor | None) -> tuple[Env, list[_Forward]]:
+    """The minibatch's values for some rows of the unit."""
+    if rows is None or batch.unit is None:
+        return batch.env, batch.forwards
+    selection = Selection(batch.unit, rows)
+    env = batch.env.inner(values={name: selection(value) for name, value in batch.env.values.items()})
+    forwards = [_Forward(_selected(selection, f.record), f.phases) for f in batch.forwards]
+    return env, forwards
+
+
+def _selected(selection: Selection, record: Record) -> Record:
+    chosen = selection(record)
+    assert isinstance(chosen, Record)
+    return chosen
+
+
+def _store(batch: _Batch, env: Env, forwards: Sequence[_Forward], rows: Tensor | None) -> None:
+    """Remember the outputs of a micro-batch, and which rows of the minibatch they are."""
+    assert rows is not None and batch.unit is not None
+    selection = Selection(batch.unit, rows)
+    for whole in batch.forwards:
+        for phase in whole.phases:
+            value = env.values[phase.out]
+            assert isinstance(value, Value)
+            batch.outputs.setdefault(phase.out, []).append(
+                (value.tensor.detach(), selection.of(whole.frame(phase.op))[1])
+            )
+
+
+def _gathered(batch: _Batch, leaves: bool) -> dict[str, Value]:
+    """The outputs of all micro-batches as values of the minibatch; as leaves, they gather gradients."""
+    out: dict[str, Value] = {}
+    for x in batch.forwards:
+        for phase in x.phases:
+            frame = x.frame(phase.op)
+            whole = torch.zeros(frame.size, dtype=batch.number)
+            for part, rows in batch.outputs[phase.out]:
+                whole[rows] = part
+            out[phase.out] = Value(whole.requires_grad_(leaves), frame)
+    return out
+
+
+def _finish(batch: _Batch, outputs: dict[str, Value], backward: bool = False) -> None:
+    """The loss and the metrics of the whole minibatch, from the model's outputs."""
+    env = batch.env.inner(values=dict(outputs))
+    with torch.set_grad_enabled(backward):
+        run_block(batch.dependent, env)
+        loss = _loss(batch, env)
+    if backward:
+        loss.backward()
+    _log(batch, env)
+
+
+def _denominators(batch: _Batch, block: Iterable[Instruction]) -> dict[str, Tensor]:
+    """How many elements each mean over the minibatch pools, known before any of them is computed."""
+    frames = {f.name: f for v in _all_values(batch) for f in frames_of(v)}
+    found: dict[str, Tensor] = {}
+    for x in block:
+        if x.op == "reduce" and x.attrs["fn"] == "mean" and x.attrs.get("to") is None:
+            pooled = frames[_axis(batch, x)]
+            where = batch.env.value(x.args["where"]) if "where" in x.args else None
+            found[x.out] = algebra.elements(Value(torch.zeros(pooled.size), pooled), None, where)
+    return found
+
+
+def _all_values(batch: _Batch) -> Iterable[Any_]:
+    yield from batch.env.values.values()
+    yield from (f.record for f in batch.forwards)
+
+
+def _axis(batch: _Batch, reduction: Instruction) -> str:
+    """The axis of what a reduction pools."""
+    x = reduction.args["x"]
+    assert isinstance(x, Name)
+    made = next(y for y in batch.instruction.body if y.out == x.ref)
+    return made.type.split("[")[1].rstrip("]")
+
+
+def _loss(batch: _Batch, env: Env) -> Tensor:
+    minimize = next(x for x in batch.instruction.body if x.op == "minimize")
+    loss = env.value(minimize.args["value"]).tensor
+    if not torch.isfinite(loss):
+        name, step = batch.instruction.attrs["model"], env.step.number
+        raise RunError(
+            f"the loss of `{name}` is {loss.item()} at step {step}: look for a division by zero, a logarithm of zero or an overflow of `exp` in it"
+        )
+    return loss
+
+
+def _log(batch: _Batch, env: Env) -> None:
+    env.step.log(f"loss.{batch.instruction.attrs['model']}", float(_loss(batch, env).detach()))
+    for x in batch.instruction.body:
+        if x.op == "metric":
+            value = env.operand(x.args["value"])
+            env.step.log(x.attrs["metric"], float(value.tensor.detach()) if isinstance(value, Value) else float(value))
