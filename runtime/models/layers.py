@@ -75,7 +75,10 @@ def _is_plain_rms_norm(module: nn.Module) -> bool:
 
 def enable_checkpointing(role: "Role") -> None:
     """Recompute activations in the backward pass instead of keeping them: about a third more time, far less memory."""
-    role.module.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})  # type: ignore[operator]
+    module: Any = role.module
+    # The method was renamed between transformers 5.19 and 5.24.
+    new = getattr(module, "activation_checkpointing_enable", None)
+    (new or module.gradient_checkpointing_enable)({"use_reentrant": False})
     role.checkpointing = True
 
 

@@ -1,0 +1,51 @@
+"""Tiny models, written once per test run."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from shardflow.runtime.models import Role, load_role
+
+from . import tiny
+
+# Rope of Llama 3, biases everywhere, a tied head and heads wider than hidden / heads: what real configs vary.
+VARIED = {
+    "attention_bias": True,
+    "mlp_bias": True,
+    "tie_word_embeddings": True,
+    "head_dim": 16,
+    "rope_parameters": {
+        "rope_type": "llama3",
+        "rope_theta": 10000.0,
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 32,
+    },
+}
+
+RoleMaker = Callable[..., Role]
+
+
+@pytest.fixture(scope="session")
+def tiny_dirs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Directories of tiny models by family; "llama_varied" is a Llama with everything unusual."""
+    root: Path = tmp_path_factory.mktemp("tiny")
+    families: dict[str, tuple[str, dict[str, Any]]] = {
+        f: (f, {}) for f in ("llama", "qwen2", "qwen3", "mistral", "gpt2")
+    }
+    families["llama_varied"] = ("llama", VARIED)
+    return {name: tiny.save(root / name, family, **changes) for name, (family, changes) in families.items()}
+
+
+@pytest.fixture
+def make_role(tiny_dirs: dict[str, str]) -> RoleMaker:
+    """make_role(family, dtype=float64, kind="causal_lm", **options of load_role)."""
+
+    def make(family: str, dtype: torch.dtype = torch.float64, kind: Any = "causal_lm", **options: Any) -> Role:
+        return load_role(kind, tiny_dirs[family], dtype=dtype, **options)
+
+    return make
