@@ -83,7 +83,7 @@ def forward(
     """
     _check(role, want)
     role.train(torch.is_grad_enabled())
-    batch = _Padded(seqs, role.device, whole="score" in want, bucketed=is_compiled(role.module))
+    batch = _Padded(seqs, role, whole="score" in want)
     result: dict[str, Tensor] = {}
     tokens = tuple(name for name in TOKEN_STATISTICS if name in want)
     if tokens:
@@ -127,21 +127,21 @@ class _Padded:
     changes nothing and the kernel's own causal path serves for all lengths.
     """
 
-    def __init__(self, seqs: Sequences, device: torch.device, *, whole: bool, bucketed: bool) -> None:
-        # The last token is only predicted, not read, unless a score is taken there.
-        self.whole = whole
+    def __init__(self, seqs: Sequences, role: Role, *, whole: bool) -> None:
         self.contexts = [len(c) for c in seqs.context]
         self.responses = seqs.response_lengths
+        # The last token is only predicted, not read, unless a score is taken there.
         lengths = [n if whole else max(n - 1, 1) for n in seqs.lengths]
-        rows, self.width = len(lengths), max(lengths, default=1)
-        if bucketed:
-            rows, self.width = bucket(rows, 8), bucket(self.width, 32)
+        rows, self.width = len(lengths), max(lengths)
+        if is_compiled(role.module):
+            rows, self.width = bucket(rows, 8), _bucketed_width(self.width, role)
         filled = [
             (c + r)[:n] + [0] * (self.width - n) for c, r, n in zip(seqs.context, seqs.response, lengths, strict=True)
         ]
         filled += [[0] * self.width] * (rows - len(filled))
-        self.ids = torch.tensor(filled, device=device)
-        self.tokens = torch.tensor([i for response in seqs.response for i in response], dtype=torch.long, device=device)
+        chosen = [i for response in seqs.response for i in response]
+        self.ids = torch.tensor(filled, device=role.device)
+        self.tokens = torch.tensor(chosen, dtype=torch.long, device=role.device)
 
     def before_tokens(self, hidden: Tensor) -> Tensor:
         """[rows, width, d] -> [tokens, d]: the states from which the response tokens are predicted."""
@@ -173,6 +173,12 @@ def bucket(size: int, step: int) -> int:
     if size > step:
         return -(-size // step) * step
     return 1 << max(size - 1, 0).bit_length()
+
+
+def _bucketed_width(width: int, role: Role) -> int:
+    # Padding may not reach beyond the positions that a model has (GPT-2 has a table of them).
+    most = getattr(role.config.get_text_config(), "max_position_embeddings", None) or width
+    return max(width, min(bucket(width, 32), most))
 
 
 def _check(role: Role, want: tuple[str, ...]) -> None:

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shardflow.runtime import noise
@@ -53,6 +53,7 @@ def test_draw_and_sample_numbers_do_not_collide() -> None:
     assert len(set(noise.row_keys(0, "f", "v", 0, draws, samples).tolist())) == 64_000
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(1, 5), st.integers(1, 6), st.integers(1, 40), st.integers(0, 30))
 def test_positions_rows_and_vocabulary_shards_are_slices(rows: int, positions: int, vocab: int, offset: int) -> None:
     row_keys, where = keys(rows), torch.arange(positions) + 5

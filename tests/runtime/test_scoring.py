@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shardflow.runtime.models import ModelError, Role, Sequences, evaluate, forward, micro_batches
@@ -173,6 +173,7 @@ def test_what_is_not_there_is_said(make_role: RoleMaker) -> None:
         Sequences([[1], []], [[2], [3]])
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.integers(1, 50), max_size=40), st.integers(1, 120))
 def test_micro_batches(lengths: list[int], budget: int) -> None:
     groups = micro_batches(lengths, budget)
