@@ -62,7 +62,7 @@ def load_function(file: Path, name: str, sha256: str | None) -> Function:
         LoadError: no such file or function, or the file has changed since.
         OperatorError: importing the module raised.
     """
-    function = getattr(_module(file, sha256), name, None)
+    function = getattr(module_of(file, sha256), name, None)
     if not callable(function):
         raise LoadError(_no_function(file, name, function))
     return function  # type: ignore[no-any-return]
@@ -71,13 +71,13 @@ def load_function(file: Path, name: str, sha256: str | None) -> Function:
 def _no_function(file: Path, name: str, found: object) -> str:
     if found is not None:
         return f"{file.name}: '{name}' is {short(found)}, not a function."
-    functions = [n for n, value in vars(_module(file, None)).items() if callable(value) and not n.startswith("_")]
+    functions = [n for n, value in vars(module_of(file, None)).items() if callable(value) and not n.startswith("_")]
     near = get_close_matches(name, functions, n=1)
     help = f"Did you mean '{near[0]}'?" if near else f"It has {', '.join(functions) or 'no functions'}."
     return f"{file.name} has no function '{name}'. {help}"
 
 
-def _module(file: Path, sha256: str | None) -> ModuleType:
+def module_of(file: Path, sha256: str | None = None) -> ModuleType:
     file = file.resolve()
     with _loading:
         if file not in _modules:

@@ -7,14 +7,27 @@ Scalar results of Python operators and of `score` are recorded as means under th
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ...dsl.operators import Hint
 from ..graph import Graph, Node, Ref, Type
 
 NUMBERS = frozenset({"float", "int", "bool"})
 
 
 def is_recorded(node: Node) -> bool:
-    """Whether the mean of a value is logged under its name."""
-    return node.op in ("call", "score") and node.is_named and node.type.dtype in NUMBERS
+    """Whether the mean of a value is logged by itself: numbers that a function or a reward model gave, one per call."""
+    if node.type.dtype not in NUMBERS:
+        return False
+    if node.op == "call":
+        result = node.attrs["operator"].result
+        return isinstance(result, Hint) and result.sees == "row"
+    return node.op == "score" and node.attrs["version"] != "live"
+
+
+def _name(node: Node) -> str:
+    """The user's name, else the function's."""
+    if node.is_named:
+        return node.name
+    return str(node.attrs["operator"].name) if node.op == "call" else node.op
 
 
 def record(graph: Graph) -> Graph:
@@ -27,10 +40,11 @@ def record(graph: Graph) -> Graph:
         nonlocal fresh
         out: list[Node] = []
         for node in block:
-            out.append(replace(node, body=fill(node.body)) if node.op != "update" else node)
-            names = [node.name] if is_recorded(node) else []
-            names += ["reward"] if node is reward and node.name != "reward" else []
-            for name in names if node.op != "update" else ():
+            inside = node.op != "update"  # a minibatch's rewards are recorded where they were made
+            out.append(replace(node, body=fill(node.body)) if inside else node)
+            names = [_name(node)] if is_recorded(node) else []
+            names += ["reward"] if node is reward and "reward" not in names else []
+            for name in names:
                 if name not in taken:
                     fresh += 1
                     taken.add(name)

@@ -94,8 +94,17 @@ def _read(i: Instruction, env: Env) -> Record:
         count = i.attrs["batch"]
         position = session.cursors[i.out] if i.out in session.cursors else env.step.number * count
         rows = reader.indices(position, count)
-    frame = root(f"{i.out}.prompt", count, torch.arange(position, position + count))
+    frame = _root(env, f"{i.out}.prompt", torch.arange(position, position + count))
     return Record("rows", frame, {n: _column(c, frame, session) for n, c in table.take(rows).items()})
+
+
+def _root(env: Env, name: str, ids: torch.Tensor) -> Frame:
+    """The frame of a read. A value that was made ahead of this step brings the frame of the same read with it."""
+    try:
+        known = find_frame(env, name)
+    except KeyError:
+        return root(name, len(ids), ids)
+    return known if known.ids is not None and torch.equal(known.ids, ids) else root(name, len(ids), ids)
 
 
 def _column(column: list[Any], frame: Frame, session: Session) -> Value:
