@@ -6,10 +6,11 @@ from pathlib import Path
 
 from ..dsl import ast
 from ..dsl.diagnostics import Diagnostic, FlowError, Report, in_order, suggest
-from ..dsl.modules import FlowModule, Loader
+from ..dsl.modules import FlowModule, FlowSymbol, Loader
 from .facts import Places
 from .graph import Constant, Graph
 from .passes.check import check
+from .passes.check.place import check_placed_flows, place_flow
 from .passes.elaborate import elaborate
 from .passes.emit import emit
 from .passes.infer import infer
@@ -40,6 +41,7 @@ class Checked:
     source: Source
     flow: ast.Flow
     graph: Graph
+    placement: Placement
     warnings: tuple[Diagnostic, ...]
 
 
@@ -56,7 +58,7 @@ def load_source(path: Path, flow: str | None = None) -> Source:
     return Source(loader.load_file(path), report, loader)
 
 
-def choose_flow(source: Source, name: str | None) -> ast.Flow:
+def choose_flow(source: Source, name: str | None) -> FlowSymbol:
     """The flow of that name, or the only one of the file. Raises FlowError."""
     flows = source.module.flows()
     if name is None and len(flows) == 1:
@@ -75,13 +77,15 @@ def choose_flow(source: Source, name: str | None) -> ast.Flow:
     raise FlowError(in_order(source.report.diagnostics))
 
 
-def check_flow(source: Source, flow: ast.Flow, settings: Mapping[str, Constant]) -> Checked:
+def check_flow(source: Source, chosen: FlowSymbol, settings: Mapping[str, Constant]) -> Checked:
     """Type and check one flow. Raises FlowError with everything found, if any of it is an error."""
     report = source.report
-    graph = infer(elaborate(source.module, flow, settings, report), report, source.places)
+    graph = infer(elaborate(chosen.module, chosen.flow, settings, report), report, source.places)
     check(graph, report, source.places)
+    check_placed_flows(source.module, report)
+    placement = place_flow(source.module, graph, report)
     report.raise_if_errors()
-    return Checked(source, flow, graph, tuple(in_order(report.diagnostics)))
+    return Checked(source, chosen.flow, graph, placement, tuple(in_order(report.diagnostics)))
 
 
 def schedule_flow(checked: Checked) -> Scheduled:
@@ -95,4 +99,4 @@ def compile_flow(checked: Checked, target: str = "single") -> Plan:
     """The plan of a checked flow. Raises FlowError."""
     source = checked.source
     text = "\0".join(source.loader.sources[path] for path in sorted(source.loader.sources))
-    return emit(schedule_flow(checked), source.module.path.parent, text, Placement(), target)
+    return emit(schedule_flow(checked), source.module.path.parent, text, checked.placement, target)

@@ -32,6 +32,14 @@ class DefSymbol:
 
 
 @dataclass(frozen=True)
+class FlowSymbol:
+    """A flow, with the module in whose names its body is read."""
+
+    flow: ast.Flow
+    module: "FlowModule"
+
+
+@dataclass(frozen=True)
 class FlowModule:
     """A parsed `.flow` file (or a traced Python one) and what each of its top-level names means."""
 
@@ -40,8 +48,14 @@ class FlowModule:
     tree: ast.Module
     names: "dict[str, Symbol]" = field(default_factory=dict, compare=False)
 
-    def flows(self) -> dict[str, ast.Flow]:
-        return {s.name: s for s in self.tree.body if isinstance(s, ast.Flow)}
+    def flows(self) -> dict[str, FlowSymbol]:
+        """The flows this file is for: those written in it, and imported ones that it places."""
+        placed = {p.flow for p in self.places()}
+        own = {s.name for s in self.tree.body if isinstance(s, ast.Flow)}
+        return {n: f for n, f in self.placeable().items() if n in own | placed}
+
+    def placeable(self) -> dict[str, FlowSymbol]:
+        return {n: s for n, s in self.names.items() if isinstance(s, FlowSymbol)}
 
     def places(self) -> list[ast.Place]:
         return [s for s in self.tree.body if isinstance(s, ast.Place)]
@@ -50,7 +64,7 @@ class FlowModule:
         return {s.name: s for s in self.tree.body if isinstance(s, ast.ClusterDecl)}
 
 
-Symbol: TypeAlias = DefSymbol | Operator | FlowModule | PythonModule | ast.Flow
+Symbol: TypeAlias = DefSymbol | Operator | FlowModule | PythonModule | FlowSymbol
 
 
 class Loader:
@@ -106,7 +120,7 @@ class Loader:
             case ast.Def():
                 self._define(module, statement.name, DefSymbol(statement, module), statement)
             case ast.Flow():
-                self._define(module, statement.name, statement, statement)
+                self._define(module, statement.name, FlowSymbol(statement, module), statement)
 
     def _imported(
         self, module: FlowModule, dotted: str, statement: ast.Import | ast.FromImport

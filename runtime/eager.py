@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..dsl import ast
 from ..dsl.diagnostics import Report
-from ..dsl.modules import STD, DefSymbol, FlowModule, Loader, PythonModule, Symbol, member
+from ..dsl.modules import STD, DefSymbol, FlowModule, FlowSymbol, Loader, PythonModule, Symbol, member
 from ..dsl.operators import Hint, Operator
 from ..dsl.ragged import Ragged
 from ..dsl.vocabulary import AXES, POINTWISE, REDUCTIONS
@@ -79,7 +79,7 @@ class EagerModule:
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         symbol = member(self._module, name)
-        if symbol is None or isinstance(symbol, ast.Flow):
+        if symbol is None or isinstance(symbol, FlowSymbol):
             known = ", ".join(sorted(self.__dir__()))
             raise AttributeError(f"module `{self._module.name}` has no definition `{name}`; it has {known}")
         return lambda *args, **kwargs: _unwrapped(_call_symbol(symbol, args, kwargs), [*args, *kwargs.values()])
@@ -245,7 +245,9 @@ def _call_operator(operator: Operator, args: Sequence[Any], kwargs: Mapping[str,
     values = {n: v for n, v in given.items() if isinstance(v, Value)}
     frame = innermost(v.frame for v in values.values())
     if frame is None or frame.parent is None:
-        raise EagerError(f"`{operator.name}` sees token sequences: make the values with Axes(samples, tokens=lengths).token(x)")
+        raise EagerError(
+            f"`{operator.name}` sees token sequences: make the values with Axes(samples, tokens=lengths).token(x)"
+        )
     packed = {n: Ragged(v.on(frame).tensor, frame.lengths) for n, v in values.items()}
     return Value(function(**{**given, **packed}).values, frame)
 
@@ -254,4 +256,3 @@ def _python_module(file: Path) -> Any:
     if file.is_relative_to(STD):
         return importlib.import_module(f"{(__package__ or '').split('.')[0]}.stdlib.{file.stem}")
     return module_of(file)
-

@@ -22,6 +22,10 @@ from .interpreter import HANDLERS, Env, find_frame
 
 def _generate(i: Instruction, env: Env) -> Record:
     session, model = env.session, i.attrs["model"]
+    if i.attrs.get("engine", "transformers") != "transformers":
+        raise RunError(
+            f"engine={i.attrs['engine']} of `{model}.generate` isn't supported by this version: use transformers"
+        )
     role = session.roles[model]
     prompts, base = _prompts(i, env)
     tokenised = [encode_prompt(role.tokenizer, p, chat=bool(i.attrs.get("chat"))) for p in prompts]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from ....dsl import ast
 from ....dsl.diagnostics import suggest
-from ....dsl.modules import FlowModule, PythonModule, member, member_help, missing_member
+from ....dsl.modules import FlowModule, FlowSymbol, PythonModule, member, member_help, missing_member
 from ....dsl.vocabulary import AXES, METHODS, OPTIMIZERS, POINTWISE, REDUCTIONS, STATE_FUNCTIONS, STRUCTURAL, UNITS
 from ...graph import ERROR, AxisName, Constant, Operand, Ref, Size
 from .context import Context, Env, Meaning, Method, ModelUse
@@ -77,7 +77,7 @@ def lookup(context: Context, env: Env, name: ast.Name) -> Meaning:
             return found  # type: ignore[return-value]
     if name.id in env.module.names:
         symbol = env.module.names[name.id]
-        if not isinstance(symbol, ast.Flow):
+        if not isinstance(symbol, FlowSymbol):
             return symbol
     if name.id in AXES:
         return AxisName(name.id)
@@ -143,7 +143,7 @@ def _attribute(context: Context, env: Env, expr: ast.Attr) -> Meaning:
             return _of_model(context, env, base, expr)
         case FlowModule() | PythonModule():
             symbol = member(base, expr.name)
-            if symbol is None or isinstance(symbol, ast.Flow):
+            if symbol is None or isinstance(symbol, FlowSymbol):
                 message = missing_member(base, expr.name)
                 return context.refuse("E0107", message, env, expr.span, help=member_help(base, expr.name))
             return symbol
