@@ -15,6 +15,9 @@ from .sampling import Sampler
 # Keys and values of one wave of rows; more prompts than fit are decoded wave after wave, with the same tokens.
 _CACHE_BYTES = 1 << 30
 
+# Noise of one position, [rows, vocab]: it is float64, with temporaries of as much again.
+_NOISE_ELEMENTS = 1 << 26
+
 
 class EngineError(RunError):
     """An engine was asked for what its state or its model does not allow; one sentence."""
@@ -125,12 +128,15 @@ class Engine(ABC):
     def generate(self, prompts: list[list[int]], sampling: Sampling, keys: Tensor) -> Generated:
         """Sample `sampling.samples` responses to each prompt.
 
-        prompts: token ids, at least one per prompt. keys: int64 [rows * n], see `noise.row_keys`.
+        prompts: token ids, at least one per prompt; no prompts give no rows. keys: int64 [rows * n], of
+        `noise.row_keys`.
         Raises EngineError: asleep, sizes that do not go together, a prompt with no room for its new tokens.
         """
         version = self._version("generate")
         self._check(prompts, sampling, keys)
         self.state = Serving(version)
+        if not prompts:
+            return _nothing(keys.device)
         with torch.inference_mode():
             waves = [self._wave(prompts, sampling, keys, rows) for rows in self._waves(prompts, sampling)]
         # Inference tensors may not enter autograd, and results do (as the old log-probs of a ratio): copy them out.
@@ -187,7 +193,8 @@ class Engine(ABC):
     def _waves(self, prompts: list[list[int]], sampling: Sampling) -> list[range]:
         lengths = [len(p) + new for p, new in zip(prompts, sampling.max_new_tokens, strict=True)]
         bytes_per_prompt = max(lengths, default=1) * sampling.samples * self._bytes_per_token()
-        size = max(1, _CACHE_BYTES // bytes_per_prompt)
+        noise_per_prompt = sampling.samples * self._loaded_role.config.get_text_config().vocab_size
+        size = max(1, min(_CACHE_BYTES // bytes_per_prompt, _NOISE_ELEMENTS // noise_per_prompt))
         return [range(i, min(i + size, len(prompts))) for i in range(0, len(prompts), size)]
 
     def _bytes_per_token(self) -> int:
@@ -209,8 +216,6 @@ class Engine(ABC):
                 raise EngineError(
                     f"{name} has {found} entries for {rows} prompts x {sampling.samples} samples: {needed} needed"
                 )
-        if not prompts:
-            raise EngineError("generate was called with no prompts")
         room = getattr(self._loaded_role.config.get_text_config(), "max_position_embeddings", None)
         for row, (prompt, new) in enumerate(zip(prompts, sampling.max_new_tokens, strict=True)):
             if not prompt:
@@ -220,3 +225,8 @@ class Engine(ABC):
                     f"prompt {row} has {len(prompt)} tokens and may get {new} more, but {self._loaded_role.name} reads "
                     f"at most {room} (max_position_embeddings): shorten the prompt or lower max_new_tokens"
                 )
+
+
+def _nothing(device: torch.device) -> Generated:
+    ints = torch.zeros(0, dtype=torch.long, device=device)
+    return Generated(ints, torch.zeros(0, device=device), ints, torch.zeros(0, dtype=torch.bool, device=device))

@@ -55,7 +55,7 @@ class _CachedForward(Session):
         self.module = module
         weight = next(module.parameters())
         self.device = weight.device
-        self.dtype = torch.float64 if weight.dtype == torch.float64 else torch.float32
+        self.dtype = torch.promote_types(weight.dtype, torch.float32)
         self.accepted = inspect.signature(module.forward).parameters
         # The argument was renamed between transformers 5.19 and 5.24.
         self.cache_name = "cache" if "cache" in self.accepted else "past_key_values"

@@ -149,11 +149,20 @@ def save_role(role: Role, directory: str | Path) -> None:
             role.module.save_pretrained(staging / "new")  # type: ignore[operator]
             if role.tokenizer is not None:
                 role.tokenizer.save_pretrained(staging / "new")
-        if target.exists():
-            target.rename(staging / "old")
-        (staging / "new").rename(target)
+        _put_in_place(staging / "new", target, staging / "old")
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def _put_in_place(new: Path, target: Path, old: Path) -> None:
+    if target.exists():
+        target.rename(old)
+    try:
+        new.rename(target)
+    except OSError:
+        if old.exists():
+            old.rename(target)
+        raise
 
 
 def find(path: str, base_dir: str | Path | None = None) -> str:
@@ -216,10 +225,10 @@ def _own_memory(module: nn.Module) -> None:
 
 
 def _load_tokenizer(path: str) -> Any:
-    try:
-        return transformers.AutoTokenizer.from_pretrained(path)
-    except (OSError, ValueError, TypeError):
-        return None
+    patterns = ("tokenizer*", "vocab*", "*.model", "tekken.json")
+    if Path(path).is_dir() and not any(file for pattern in patterns for file in Path(path).glob(pattern)):
+        return None  # transformers would make up an empty one
+    return transformers.AutoTokenizer.from_pretrained(path)
 
 
 @contextmanager

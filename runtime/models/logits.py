@@ -76,7 +76,7 @@ def _whole(states: Tensor, head: nn.Module | None, wanted: Wanted) -> tuple[Tens
 
 
 def _scaled(logits: Tensor, wanted: Wanted) -> Tensor:
-    logits = logits if logits.dtype == torch.float64 else logits.float()
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     scale = wanted.temperature
     if isinstance(scale, Tensor):
         return logits / scale[:, None].to(logits.dtype)

@@ -82,6 +82,8 @@ def forward(
     Raises ModelError where a model of this kind has no such value.
     """
     _check(role, want)
+    if not len(seqs):
+        return {name: torch.zeros(0, dtype=_at_least_float32(role.dtype), device=role.device) for name in want}
     role.train(torch.is_grad_enabled())
     batch = _Padded(seqs, role, whole="score" in want)
     result: dict[str, Tensor] = {}
@@ -111,12 +113,12 @@ def evaluate(
             for name, value in forward(role, seqs.select(group), want, scale).items():
                 counts = [1] * len(group) if name == "score" else seqs.select(group).response_lengths
                 parts[name].extend(torch.split(value, counts))
-    return {name: _in_row_order(pieces, order, role) for name, pieces in parts.items()}
+    if not groups:
+        return forward(role, seqs, want)
+    return {name: _in_row_order(pieces, order) for name, pieces in parts.items()}
 
 
-def _in_row_order(pieces: list[Tensor], order: list[int], role: Role) -> Tensor:
-    if not pieces:
-        return torch.zeros(0, device=role.device)
+def _in_row_order(pieces: list[Tensor], order: list[int]) -> Tensor:
     return torch.cat([piece for _, piece in sorted(zip(order, pieces, strict=True), key=lambda pair: pair[0])])
 
 
@@ -194,7 +196,8 @@ def _head_values(role: Role, batch: _Padded, want: tuple[str, ...]) -> dict[str,
         raise ModelError(f"{role.name}: {type(role.module).__name__} has no scalar head named score")
     hidden = _backbone(role, batch.ids)
     chosen = {"values": batch.before_tokens, "score": batch.at_end}
-    return {name: _at_least_float32(head(chosen[name](hidden))[:, 0]) for name in want}
+    found = {name: head(chosen[name](hidden))[:, 0] for name in want}
+    return {name: value.to(_at_least_float32(value.dtype)) for name, value in found.items()}
 
 
 def _token_statistics(role: Role, batch: _Padded, wanted: Wanted, chunk_tokens: int | None) -> tuple[Tensor, ...]:
@@ -231,5 +234,5 @@ def _measure_direct(role: Role) -> bool:
     return torch.allclose(ours.float(), theirs.float(), rtol=1e-4, atol=1e-4)
 
 
-def _at_least_float32(x: Tensor) -> Tensor:
-    return x if x.dtype == torch.float64 else x.float()
+def _at_least_float32(dtype: torch.dtype) -> torch.dtype:
+    return torch.promote_types(dtype, torch.float32)

@@ -20,7 +20,7 @@ EOS = 257
 
 
 def keys_of(draws: list[int], samples: int) -> torch.Tensor:
-    rows = torch.tensor(draws).repeat_interleave(samples)
+    rows = torch.tensor(draws, dtype=torch.long).repeat_interleave(samples)
     return noise.row_keys(0, "flow", "rollout", 0, rows, torch.arange(samples).repeat(len(draws)))
 
 
@@ -234,13 +234,18 @@ def test_impossible_options(changes: dict[str, object], message: str) -> None:
         Sampling(**(options | changes))  # type: ignore[arg-type]
 
 
+def test_no_prompts_give_no_rows(make_role: RoleMaker) -> None:
+    role = make_role("llama")
+    nothing = serve(make_engine(role), role).generate([], Sampling(3, [], []), keys_of([], 3))
+    assert [len(x) for x in (nothing.tokens, nothing.logprobs, nothing.lengths, nothing.truncated)] == [0] * 4
+
+
 def test_requests_that_do_not_fit(make_role: RoleMaker) -> None:
     role = make_role("llama")
     engine = serve(make_engine(role), role)
     for prompts, limits, count, message in [
         ([[1] * 100], [29], 1, "prompt 0 has 100 tokens and may get 29 more, but policy reads at most 128"),
         ([[1], []], [5, 5], 2, "prompt 1 is empty"),
-        ([], [], 0, "no prompts"),
         ([[1]], [5], 2, "keys has 2 entries for 1 prompts x 1 samples: 1 needed"),
         ([[1]], [5, 6], 1, "max_new_tokens has 2 entries"),
     ]:

@@ -20,6 +20,7 @@ from shardflow.runtime.models import (
 )
 from shardflow.runtime.models.layers import Float64RMSNorm, eager_layers, is_compiled
 
+from . import tiny
 from .conftest import RoleMaker
 
 SEQS = Sequences([[3, 4, 5], [7, 8, 9, 10, 11]], [[5, 6, 257], [9, 1]])
@@ -142,6 +143,12 @@ def test_weights_are_cast_on_load(make_role: RoleMaker, tmp_path: Path) -> None:
 def test_paths_are_relative_to_the_flow(tiny_dirs: dict[str, str]) -> None:
     base = Path(tiny_dirs["llama"])
     assert load_role("causal_lm", base.name, dtype=torch.float32, base_dir=base.parent).kind == "causal_lm"
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
+def test_a_directory_without_tokenizer_has_none(tmp_path: Path, family: str) -> None:
+    tiny.make_model(family).save_pretrained(tmp_path)
+    assert load_role("causal_lm", str(tmp_path), dtype=torch.float32).tokenizer is None
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])

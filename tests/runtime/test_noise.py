@@ -71,6 +71,14 @@ def test_thread_count_changes_nothing() -> None:
         torch.set_num_threads(threads)
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_a_gpu_draws_the_same() -> None:
+    on_gpu = keys(64).cuda()
+    assert torch.equal(noise.uniform(on_gpu, 300).cpu(), noise.uniform(keys(64), 300))
+    assert torch.allclose(noise.gumbel(on_gpu, 3, 300).cpu(), noise.gumbel(keys(64), 3, 300), rtol=1e-14, atol=1e-14)
+
+
 def test_uniform_is_uniform_and_open() -> None:
     u = noise.uniform(keys(200), 5000).flatten()
     assert float(u.min()) > 0 and float(u.max()) < 1

@@ -160,7 +160,8 @@ def test_gradients_flow_only_where_enabled(make_role: RoleMaker) -> None:
 
 def test_no_rows_and_no_tokens(make_role: RoleMaker) -> None:
     role = make_role("llama")
-    assert evaluate(role, Sequences([], []), ("logprobs",))["logprobs"].shape == (0,)
+    for compute in (evaluate, forward):
+        assert compute(role, Sequences([], []), ("logprobs",))["logprobs"].shape == (0,)
     assert forward(role, Sequences([[1], [2]], [[], []]), ("logprobs", "entropy"))["entropy"].shape == (0,)
 
 
