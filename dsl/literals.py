@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Iterable
 
 ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\", '"': '"', "'": "'"}
 """What may follow a backslash in a one-line string; `\\xNN` and `\\uNNNN` besides."""
@@ -101,13 +102,24 @@ def _escape(char: str, quote: str) -> str:
 
 def quote_doc(doc: str, indent: str) -> list[str]:
     """The lines of a docstring at this indentation; the closing quotes stand alone if it has several lines."""
+    if _needs_own_lines(doc):
+        return [f'{indent}"""', *_indented(_escape_doc(doc).split("\n"), indent), f'{indent}"""']
     if "\n" not in doc and doc.endswith('"'):
         return [f'{indent}"""{_escape_doc(doc[:-1])}\\""""']
     first, *rest = _escape_doc(doc).split("\n")
     if not rest:
         return [f'{indent}"""{first}"""']
-    body = [f"{indent}{line}" if line else "" for line in rest]
-    return [f'{indent}"""{first}', *body, f'{indent}"""']
+    return [f'{indent}"""{first}', *_indented(rest, indent), f'{indent}"""']
+
+
+def _needs_own_lines(doc: str) -> bool:
+    """Whether its first line can't stand after the quotes, since the others would then lose an indentation of theirs."""
+    first, *rest = doc.split("\n")
+    return first.startswith(" ") or all(line.startswith(" ") for line in rest if line) and any(rest)
+
+
+def _indented(lines: Iterable[str], indent: str) -> list[str]:
+    return [f"{indent}{line}" if line else "" for line in lines]
 
 
 def _escape_doc(doc: str) -> str:

@@ -45,7 +45,6 @@ from .ast import (
     When,
 )
 from .folding import fold
-from .literals import clean_doc
 
 Names = Mapping[str, Expr]
 """What each renamed name stands for."""
@@ -71,7 +70,8 @@ def normalise(module: Module) -> Module:
 
 
 def _doc(doc: str | None) -> str | None:
-    return None if doc is None else clean_doc(doc)
+    """Both front ends take a docstring's indentation away; blanks at the ends of its lines are left to chance."""
+    return None if doc is None else "\n".join(line.rstrip() for line in doc.split("\n"))
 
 
 # ---------------------------------------------------------------- imports
