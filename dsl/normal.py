@@ -203,7 +203,7 @@ def _block(body: Sequence[Any], names: Names) -> tuple[Any, ...]:
 
 
 def _is_alias(statement: Statement, names: Names) -> bool:
-    return isinstance(statement, Assign) and isinstance(statement.value, Name) and statement.name in names
+    return isinstance(statement, Assign) and statement.name in names and _original(statement) is not None
 
 
 def _statement(statement: Statement, names: Names) -> Statement:
@@ -233,12 +233,18 @@ def _aliases(body: Sequence[Statement], names: Names) -> Names:
     """What each `x = y` seen from this block stands for. A name that is bound twice is no alias, but an error."""
     bound = Counter(_binds(body, inside_updates=False))
     direct = {
-        a.name: a.value.id
+        a.name: original
         for a in _visible(body, inside_updates=False)
-        if isinstance(a, Assign) and isinstance(a.value, Name) and bound[a.name] == 1
+        if isinstance(a, Assign) and (original := _original(a)) and bound[a.name] == 1
     }
     ends = {name: _end_of_chain(name, direct) for name in direct}
     return {name: names.get(end, Name(end)) for name, end in ends.items() if end is not None}
+
+
+def _original(statement: Statement) -> str | None:
+    """The y of `x = y`, also where folding is needed to see it."""
+    value = _expr(statement.value, {}) if isinstance(statement, Assign) else None
+    return value.id if isinstance(value, Name) else None
 
 
 def _end_of_chain(name: str, direct: Mapping[str, str]) -> str | None:
