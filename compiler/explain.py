@@ -19,7 +19,8 @@ def explain(args: argparse.Namespace) -> int:
     """Print a page, or the explanation of a flow."""
     if re.fullmatch(r"[EW]\d{4}", args.what):
         return _explain_code(args.what, args.format)
-    from .cli import parse_settings, report, split_target
+    from .commands import report
+    from .targets import parse_settings, split_target
 
     path, name = split_target(args.what)
     source = None

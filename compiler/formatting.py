@@ -20,7 +20,7 @@ def format_files(targets: Sequence[str], *, check: bool, stdout: bool, as_json: 
 
 
 def _format(target: str, *, check: bool, stdout: bool, as_json: bool) -> dict[str, object]:
-    from .cli import split_target
+    from .targets import split_target
 
     path, name = split_target(target)
     text = path.read_text(encoding="utf-8")

@@ -6,12 +6,14 @@ after it. A draw with `max_staleness=k` runs k steps ahead of the rest, with eve
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-
-import networkx as nx
+from typing import TYPE_CHECKING
 
 from ...dsl.diagnostics import Note, Report
 from ..dataflow import ancestors, containers
 from ..graph import Graph, Node
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,8 @@ def schedule(graph: Graph, report: Report) -> Scheduled:
 
 
 def _order(block: Sequence[Node], report: Report) -> tuple[Node, ...]:
+    import networkx as nx  # only here: `flowc check` orders nothing, and answers sooner without it
+
     nodes = {n.id: replace(n, body=_order(n.body, report)) for n in block}
     edges = nx.DiGraph()
     edges.add_nodes_from(nodes)
@@ -84,7 +88,9 @@ def _reads(node: Node, role: str) -> set[str]:
     return (found | {n.attrs["version"] for n in node.walk() if n.attrs.get("source") == role}) - {"live"}
 
 
-def _report_cycle(edges: nx.DiGraph, nodes: dict[int, Node], report: Report) -> None:
+def _report_cycle(edges: "nx.DiGraph[int]", nodes: dict[int, Node], report: Report) -> None:
+    import networkx as nx
+
     cycle = [nodes[a] for a, _ in nx.find_cycle(edges)]
     first = next((n for n in cycle if n.op in ("update", "next_model")), cycle[0])
     notes = tuple(Note("which waits for this", n.span) for n in cycle if n is not first)

@@ -146,10 +146,7 @@ def _summands(value: object, nodes: Mapping[int, Node]) -> Iterator[Node]:
     if not isinstance(value, Ref):
         return
     node = nodes[value.id]
-    if node.op == "map" and node.attrs["fn"] in ("+", "-", "neg"):
-        for operand in node.args.values():
-            yield from _summands(operand, nodes)
-    elif (
+    if (node.op == "map" and node.attrs["fn"] in ("+", "-", "neg")) or (
         node.op == "map" and node.attrs["fn"] in ("*", "/") and sum(isinstance(a, Ref) for a in node.args.values()) == 1
     ):
         for operand in node.args.values():

@@ -1,7 +1,7 @@
 """Data files and model directories: are they here, and do models agree on the tokens they read?"""
 
 from ....dsl.diagnostics import Note, Report
-from ...facts import Places, data_facts, model_facts
+from ...facts import Places, model_facts
 from ...graph import Graph, Node, Ref, Role
 
 
