@@ -10,6 +10,7 @@ import torch
 from shardflow.runtime.models import Role, load_role
 
 from . import tiny
+from .workshop import Workshop, make_models
 
 # Rope of Llama 3, biases everywhere, a tied head and heads wider than hidden / heads: what real configs vary.
 VARIED = {
@@ -49,3 +50,20 @@ def make_role(tiny_dirs: dict[str, str]) -> RoleMaker:
         return load_role(kind, tiny_dirs[family], dtype=dtype, **options)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Directories `p`, `t` and `rm` of tiny models, made once."""
+    folder: Path = tmp_path_factory.mktemp("models")
+    make_models(folder)
+    return folder
+
+
+@pytest.fixture
+def workshop(model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
+    """A folder with models, data and rewards, in which flows run; no curves are drawn, which takes a second."""
+    for name in ("p", "t", "rm"):
+        (tmp_path / name).symlink_to(model_folder / name)
+    monkeypatch.setattr("shardflow.runtime.telemetry.telemetry.plot", lambda *args, **kw: False)
+    return Workshop(tmp_path)
