@@ -41,10 +41,9 @@ def _cache_file() -> str | None:
 
     In the user's own folder, since lark unpickles the file; lark compares the grammar's hash and ignores a broken file.
     """
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = Path(base) / "shardflow"
     try:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "shardflow"
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
+    except (OSError, RuntimeError):  # read-only, or no home at all
         return None
     return str(folder / "grammar.lark.tables")

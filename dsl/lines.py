@@ -126,6 +126,8 @@ class _Joiner:
             token = self.tokens[index]
             if token.type == "NEWLINE" and not stack:
                 return index, broken
+            if token.type == "NEWLINE" and self._must_be_statement(index + 1):
+                break
             if token.type == "UNTERMINATED":
                 stack = [t for t in stack if t.span.line != token.span.line]  # it may have swallowed what closes them
             elif token.value in OPENING:
@@ -165,6 +167,12 @@ class _Joiner:
             if self.tokens[index].type == "NEWLINE" and self._looks_like_statement(index + 1, limit):
                 return index
         return len(self.tokens)
+
+    def _must_be_statement(self, index: int) -> bool:
+        """Whether a line starts as no expression goes on: then a bracket before it isn't closed by one after it."""
+        if index + 1 >= len(self.tokens) or self.tokens[index].value not in STARTERS - {"keep"}:
+            return False
+        return self.tokens[index + 1].type in ("NAME", "NUMBER", "LPAR") and self.tokens[index - 2].type != "DOT"
 
     def _looks_like_statement(self, index: int, limit: int) -> bool:
         token = self.tokens[index]

@@ -113,9 +113,9 @@ def quote_doc(doc: str, indent: str) -> list[str]:
 
 
 def _needs_own_lines(doc: str) -> bool:
-    """Whether its first line can't stand after the quotes, since the others would then lose an indentation of theirs."""
+    """Whether its first line can't stand after the quotes, since the others would then lose indentation of theirs."""
     first, *rest = doc.split("\n")
-    return first.startswith(" ") or all(line.startswith(" ") for line in rest if line) and any(rest)
+    return first.startswith(" ") or (any(rest) and all(line.startswith(" ") for line in rest if line))
 
 
 def _indented(lines: Iterable[str], indent: str) -> list[str]:

@@ -7,13 +7,13 @@ from collections.abc import Callable, Set
 from dataclasses import dataclass
 
 from .diagnostics import Diagnostic, nearest
+from .expected import COMPARATORS, allowed_in_words
 from .lines import STARTERS
 from .source import Span
 from .tokens import CLOSING, FOREIGN, OPENING, Token
 from .vocabulary import KEYWORDS
 
 HEADERS = ("FLOW", "DEF", "PLACE", "UPDATE", "WHEN", "EVERY", "COLLECT")
-_COMPARATORS = ("EQ", "NE", "LESSTHAN", "LE", "MORETHAN", "GE")
 _INFIX_WORDS = ("AND", "OR", "AS", "ON", "WITH", "IMPORT")
 
 
@@ -229,7 +229,7 @@ def _equal_in_condition(stop: Stop) -> Diagnostic | None:
 
 
 def _chained(stop: Stop) -> Diagnostic | None:
-    if stop.type not in _COMPARATORS or stop.at == 0 or "NUMBER" in stop.allowed:
+    if stop.type not in COMPARATORS or stop.at == 0 or "NUMBER" in stop.allowed:
         return None
     first, middle = _chain_parts(stop)
     if first is None:
@@ -250,21 +250,24 @@ def _chain_parts(stop: Stop) -> tuple[Token | None, str]:
         depth += (token.value in CLOSING) - (token.value in OPENING)
         if depth < 0 or (depth == 0 and token.type in ("AND", "OR", "COMMA", "EQUAL")):
             break
-        if depth == 0 and token.type in _COMPARATORS:
+        if depth == 0 and token.type in COMPARATORS:
             between = stop.tokens[i + 1 : stop.at]
             return token, between[0].value if len(between) == 1 else ""
     return None, ""
 
 
-_BITWISE = {"&": "`and`", "&&": "`and`", "|": "`or`", "||": "`or`", "~": "`not`", "!": "`not`"} | {
-    "^": "`**` for a power, `!=` for exclusive or"
+_MEANT = {"&": "`and`", "&&": "`and`", "|": "`or`", "||": "`or`", "~": "`not`", "!": "`not`"} | {
+    "^": "`**` for a power, `!=` for exclusive or",
+    "<>": "`!=`",
+    "=>": "`>=`",
+    "=<": "`<=`",
 }
 
 
-def _bitwise(stop: Stop) -> Diagnostic | None:
-    if stop.type != "BITWISE":
+def _unknown_operator(stop: Stop) -> Diagnostic | None:
+    if stop.type != "UNKNOWN_OPERATOR":
         return None
-    meant = _BITWISE.get(stop.text)
+    meant = _MEANT.get(stop.text)
     return stop.refuse(
         "E0013", f"Flow has no `{stop.text}`", f"write {meant}" if meant else "multiply by a power of two"
     )
@@ -335,10 +338,11 @@ def _bare_expression(stop: Stop) -> Diagnostic | None:
     function_first = stop.at == 1 and stop.first.type == "KEEP" and stop.type == "LPAR"
     if not ((name_first and stop.type not in ("NAME", "NUMBER", "STRING")) or value_first or function_first):
         return None
+    help = "write `NAME = ...`, or `metric NAME = ...`"
+    if stop.type == "EQ":
+        help = f"`==` compares; to give `{stop.first.value}` a value, write `=`"
     span = stop.first.span.to(stop.tokens[-1].span)
-    return stop.refuse(
-        "E0017", "this line computes a value that has no name", "write `NAME = ...`, or `metric NAME = ...`", span
-    )
+    return stop.refuse("E0017", "this line computes a value that has no name", help, span)
 
 
 def _after_colon(stop: Stop) -> Diagnostic | None:
@@ -390,7 +394,7 @@ RULES: tuple[Rule, ...] = (
     _python_word,
     _python_mark,
     _prefixed_string,
-    _bitwise,
+    _unknown_operator,
     _assignment_form,
     _after_colon,
     _equal_in_condition,
@@ -401,35 +405,3 @@ RULES: tuple[Rule, ...] = (
     _bare_expression,
     _unexpected,
 )
-
-
-# ---------------------------------------------------------------- what is allowed, in words
-
-
-_SPELT = {"LPAR": "`(`", "RPAR": "`)`", "LSQB": "`[`", "RSQB": "`]`", "COMMA": "`,`", "COLON": "`:`", "DOT": "`.`"} | {
-    "EQUAL": "`=`",
-    "$END": "the end of the line",
-    "STRING": "a string",
-    "NUMBER": "a number",
-}
-_INFIX = {"PLUS", "MINUS", "STAR", "SLASH", "FLOORDIV", "PERCENT", "POW", "AND", "OR", *_COMPARATORS}
-_EXPRESSION = {"NAME", "NUMBER", "STRING", "TRUE", "FALSE", "NOT", "MINUS", "WHERE", "KEEP", "LPAR"}
-
-
-def allowed_in_words(allowed: Set[str]) -> str:
-    """The terminals that may come next, grouped as a person thinks of them."""
-    rest = set(allowed)
-    words = []
-    if {"FLOW", "MODEL"} <= rest:
-        return "a statement"
-    if "NUMBER" in rest and "NAME" in rest:
-        words.append("an expression")
-        rest -= _EXPRESSION
-    elif "NAME" in rest:
-        words.append("a unit" if "PLUS" in rest else "a name")
-        rest.discard("NAME")
-    if rest & _INFIX:
-        words.append("an operator")
-        rest -= _INFIX | {"DOT", "LPAR"}
-    words += sorted(_SPELT.get(t, f"`{t.lower()}`") for t in rest)
-    return " or ".join(filter(None, (", ".join(words[:-1]), words[-1]))) if words else ""

@@ -23,7 +23,7 @@ _PUNCTUATION = (
     | {"+": "PLUS", "-": "MINUS", "*": "STAR", "/": "SLASH", "//": "FLOORDIV", "%": "PERCENT", "**": "POW"}
     | {"<": "LESSTHAN", ">": "MORETHAN", "<=": "LE", ">=": "GE", "==": "EQ", "!=": "NE"}
     | dict.fromkeys(("+=", "-=", "*=", "/=", "//=", "%=", "**="), "AUGMENTED")
-    | dict.fromkeys(("&&", "||", "&", "|", "~", "^", "!", "<<", ">>"), "BITWISE")
+    | dict.fromkeys(("&&", "||", "&", "|", "~", "^", "!", "<<", ">>", "<>", "=>", "=<"), "UNKNOWN_OPERATOR")
     | {":=": "WALRUS", "->": "ARROW", ";": "SEMICOLON", "@": "AT"}
 )
 

@@ -51,6 +51,7 @@ EXAMPLES: list[tuple[str, str, str, str]] = [
     ("E0011", "chain", in_flow("x = a < b <= c"), in_flow("x = a < b and b <= c")),
     ("E0012", "ternary", in_flow("x = a if c > 0 else b"), in_flow("x = where(c > 0, a, b)")),
     ("E0013", "ampersand", in_flow("x = (a > 0) & (b > 0)"), in_flow("x = a > 0 and b > 0")),
+    ("E0013", "order", in_flow("x = a =< b"), in_flow("x = a <= b")),
     ("E0013", "tilde", in_flow("x = ~a"), in_flow("x = not a")),
     ("E0014", "tuple", in_flow("x = (a, b)"), in_flow("x = a", "y = b")),
     ("E0014", "list", in_flow("x = [a, b]"), in_flow("x = a", "y = b")),
@@ -66,6 +67,7 @@ EXAMPLES: list[tuple[str, str, str, str]] = [
     ("E0017", "targets", in_flow("x, y = g(a)"), in_flow("r = g(a)", "x = r.x", "y = r.y")),
     ("E0017", "chained", in_flow("x = y = a"), in_flow("x = a", "y = a")),
     ("E0017", "expression", in_flow("g(a)"), in_flow("x = g(a)")),
+    ("E0017", "comparison", in_flow("x == a"), in_flow("x = a")),
     ("E0018", "if", in_flow("if a > b:", "    x = 1"), in_flow("when a > b:", "    x = 1")),
     ("E0018", "for", in_flow("for x in a:", "    y = x"), in_flow("y = a")),
     ("E0018", "lambda", in_flow("x = g(lambda y: y)"), "def h(y) = y\n" + in_flow("x = g(h(a))")),
@@ -124,6 +126,11 @@ def test_an_unreadable_header_does_not_make_its_block_wrong() -> None:
 def test_an_unclosed_bracket_ends_before_the_next_statement() -> None:
     text = in_flow("update m(adamw(lr=1):", "    x = g(a,", "          b", "    minimize x", "y = None")
     assert refused(text) == ["E0004", "E0015"]
+
+
+def test_an_unclosed_bracket_is_not_closed_by_a_later_one() -> None:
+    text = in_flow("x = g(a", "metric y = b)", "z = None")
+    assert refused(text) == ["E0004", "E0004", "E0015"]
 
 
 def test_the_good_part_of_a_broken_file_is_kept() -> None:
