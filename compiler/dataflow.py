@@ -98,13 +98,29 @@ def _unit(chain: list[Node], live: Iterable[int], nodes: Mapping[int, Node]) -> 
     for id in live:
         sequences = nodes[id].args["sequences"]
         axes.append(nodes[sequences.id].type.axis if isinstance(sequences, Ref) else None)
-    for node in chain:
-        if node.op in ("reduce", "rank", "call") and node.type.axis is not None:
-            axes.append(node.type.axis if node.op == "reduce" else node.type.axis.parent or node.type.axis)
+    joining = (n for n in chain if n.op in ("reduce", "rank", "call") and not _sees_all(n))
+    axes += [_joined(node, node.type.axis) for node in joining if node.type.axis is not None]
     unit = axes[0] if axes else None
     for axis in axes[1:]:
         unit = common(unit, axis)
     return unit
+
+
+def _joined(node: Node, axis: Axis) -> Axis:
+    """The axis whose rows hold together everything that one result of a node on `axis` is made of."""
+    if node.op == "reduce":
+        return axis
+    by = node.attrs.get("by") if node.op == "rank" else None
+    if by is None:
+        return axis.parent or axis
+    return next((a for a in reversed(axis.chain()) if a.kind == by.kind), axis)
+
+
+def _sees_all(node: Node) -> bool:
+    """Whether a result is made of all rows of the minibatch, so that no cut leaves it whole."""
+    return is_scoped(node) and (
+        node.type.axis is None or (node.op == "rank" and node.attrs.get("by") is None) or node.op == "call"
+    )
 
 
 def common(a: Axis | None, b: Axis | None) -> Axis | None:
@@ -118,7 +134,7 @@ def _two_passes(chain: list[Node], dependent: frozenset[int], minimize: Node) ->
     """Why a loss needs the full sums before any gradient; None if it is linear in them (see `Loss`)."""
     sums: set[int] = set()
     for node in chain:
-        reason = _pooled(node, dependent) if is_scoped(node) and node.type.axis is None else _mixed(node, sums)
+        reason = _pooled(node, dependent) if _sees_all(node) else _mixed(node, sums)
         if reason:
             return reason
         if node.type.axis is None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from shardflow.runtime.execution.loop import Run
 from shardflow.runtime.models import Role, load_role
 
 from . import tiny
@@ -66,4 +67,12 @@ def workshop(model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for name in ("p", "t", "rm"):
         (tmp_path / name).symlink_to(model_folder / name)
     monkeypatch.setattr("shardflow.runtime.telemetry.telemetry.plot", lambda *args, **kw: False)
-    return Workshop(tmp_path)
+    shop = Workshop(tmp_path)
+    report = Run._report
+
+    def spy(run: Run, step: Any, values: Any, seconds: float) -> None:
+        shop.values.append(values)
+        report(run, step, values, seconds)
+
+    monkeypatch.setattr(Run, "_report", spy)
+    return shop

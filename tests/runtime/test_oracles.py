@@ -182,9 +182,8 @@ def test_ours_match(case: dict[str, Any]) -> None:
         theirs = torch.tensor(flat(expected) if isinstance(expected, list) else expected)
         assert ours.shape == theirs.shape, name
         assert ours.dtype == torch.float64, name
-        torch.testing.assert_close(
-            ours.detach(), theirs, rtol=case["tolerance"], atol=case["tolerance"], msg=lambda m: f"{name}: {m}"
-        )
+        error = float((ours.detach() - theirs).abs().max())
+        assert error <= case["tolerance"] * max(1.0, float(theirs.abs().max())), (name, error)
 
 
 def test_no_case_is_left_out() -> None:

@@ -3,7 +3,7 @@
 import argparse
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from shardflow.compiler.plan import Plan, encode
 from shardflow.runtime.cli import parser
 from shardflow.runtime.commits import CommitStore
 from shardflow.runtime.run import run_plan
+from shardflow.runtime.values import Any_
 
 from . import tiny
 
@@ -36,6 +37,8 @@ class Result:
     """What a run left in its output directory."""
 
     out: Path
+    values: list[dict[str, Any_]] = field(default_factory=list)
+    """What each step computed outside updates, by name."""
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
@@ -76,6 +79,7 @@ class Workshop:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._runs = 0
+        self.values: list[dict[str, Any_]] = []
         (folder / "rewards.py").write_text(REWARDS, encoding="utf-8")
         write_rows(folder / "d.jsonl", 24)
         write_rows(folder / "test.jsonl", 3, first=100)
@@ -105,8 +109,9 @@ class Workshop:
         """Compile (if it is a text) and run."""
         plan = self.compile(flow) if isinstance(flow, str) else flow
         args = self.options(steps=steps, **options)
+        self.values.clear()
         run_plan(encode(plan), args)
-        return Result(args.out)
+        return Result(args.out, list(self.values))
 
 
 def make_models(folder: Path) -> None:
@@ -145,3 +150,18 @@ def small(text: str) -> str:
     text = text.replace("warmup=10", "warmup=1").replace("pass_at_k(right, 16, 8)", "pass_at_k(right, 4, 2)")
     text = re.sub(r"every (20|100) steps", "every 2 steps", text)
     return re.sub(r"lr=[0-9.e-]+", "lr=1e-3", text)
+
+
+def difference(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
+    """The largest norm-relative difference of two sets of tensors."""
+    assert a.keys() == b.keys()
+    return max(float((a[k].double() - b[k].double()).norm() / (b[k].double().norm() + 1e-300)) for k in a)
+
+
+def bit_equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
+    return a.keys() == b.keys() and all(a[k].dtype == b[k].dtype and a[k].equal(b[k]) for k in a)
+
+
+def untimed(metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Records of steps without what depends on the clock."""
+    return [{k: v for k, v in m.items() if k not in ("seconds", "tokens_per_second")} for m in metrics]
