@@ -11,8 +11,9 @@ from ...compiler.plan import Instruction
 from .. import noise
 from ..engines import Generated, Sampling
 from ..errors import RunError
+from ..models.batches import Sequences
 from ..models.loading import Role
-from ..models.scoring import Sequences, evaluate
+from ..models.scoring import evaluate
 from ..models.text import decode, encode_pair, encode_prompt
 from ..values import Frame, Record, Value, innermost
 from .interpreter import HANDLERS, Env, find_frame

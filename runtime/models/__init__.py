@@ -1,8 +1,9 @@
 """Models in a worker: loading and saving a role, its text, and what its forward pass computes."""
 
+from .batches import Sequences
 from .layers import compile_layers, enable_checkpointing
 from .loading import ModelError, Role, load_role, save_role
-from .scoring import Sequences, evaluate, forward, micro_batches
+from .scoring import evaluate, forward, micro_batches
 from .text import TextError, decode, encode_pair, encode_prompt, stop_ids
 
 __all__ = [

@@ -40,6 +40,7 @@ class Role:
     module: the Hugging Face model; a value or reward model is a backbone with a scalar head `score`.
     tokenizer: None where the directory carries none; its padding is never used.
     direct: whether `head(backbone(x))` equals the module's own logits; found out at the first forward.
+    packs: whether the layers attend over packed rows; found out at the first forward.
     """
 
     kind: Kind
@@ -51,6 +52,7 @@ class Role:
     dropout: float = 0.0
     checkpointing: bool = False
     direct: bool | None = field(default=None, repr=False)
+    packs: bool | None = field(default=None, repr=False)
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Each parameter once (tied ones too)."""
