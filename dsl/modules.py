@@ -16,11 +16,12 @@ STD = Path(__file__).resolve().parent.parent / "stdlib"
 
 @dataclass(frozen=True)
 class PythonModule:
-    """A Python file. A function that can't be an operator maps to None."""
+    """A Python file. A function that can't be an operator maps to None; `broken`: the file isn't valid Python."""
 
     name: str
     path: Path
     functions: Mapping[str, Operator | None]
+    broken: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,12 @@ class FlowModule:
         return {s.name: s for s in self.tree.body if isinstance(s, ast.ClusterDecl)}
 
 
-Symbol: TypeAlias = DefSymbol | Operator | FlowModule | PythonModule | FlowSymbol
+@dataclass(frozen=True)
+class Unresolved:
+    """What an import stands for that was refused already: everything taken from it is as well, without another word."""
+
+
+Symbol: TypeAlias = DefSymbol | Operator | FlowModule | PythonModule | FlowSymbol | Unresolved
 
 
 class Loader:
@@ -104,19 +110,19 @@ class Loader:
     def _load(self, path: Path, dotted: str) -> FlowModule | PythonModule:
         if path.suffix == ".flow":
             return self.load_file(path, dotted)
-        self.sources[str(path)] = path.read_text(encoding="utf-8")
-        return PythonModule(dotted, path, read_operators(path, dotted, self.report))
+        self.sources[str(path)] = path.read_text(encoding="utf-8", errors="replace")
+        functions = read_operators(path, dotted, self.report)
+        return PythonModule(dotted, path, functions or {}, broken=functions is None)
 
     def _bind(self, module: FlowModule, statement: ast.TopLevel) -> None:
         match statement:
             case ast.Import():
-                found = self._imported(module, statement.module, statement)
-                if found:
-                    self._define(module, statement.alias or statement.module.split(".")[-1], found, statement)
+                found = self._imported(module, statement.module, statement) or Unresolved()
+                self._define(module, statement.alias or statement.module.split(".")[-1], found, statement)
             case ast.FromImport():
-                found = self._imported(module, statement.module, statement)
-                for name in statement.names if found else ():
-                    self._bind_member(module, found, name)
+                source = self._imported(module, statement.module, statement)
+                for name in statement.names:
+                    self._bind_member(module, source, name)
             case ast.Def():
                 self._define(module, statement.name, DefSymbol(statement, module), statement)
             case ast.Flow():
@@ -144,16 +150,17 @@ class Loader:
         return found
 
     def _bind_member(self, module: FlowModule, found: FlowModule | PythonModule | None, name: ast.ImportedName) -> None:
-        symbol = member(found, name.name) if found else None
+        symbol = member(found, name.name) if found else Unresolved()
         if symbol is None and found is not None:
             self.report.add("E0107", missing_member(found, name.name), name.span, help=member_help(found, name.name))
-        elif symbol is not None:
-            self._define(module, name.alias or name.name, symbol, name)
+        self._define(module, name.alias or name.name, symbol or Unresolved(), name)
 
     def _define(self, module: FlowModule, name: str, symbol: Symbol, node: ast.Node) -> None:
         if name in module.names:
-            self.report.add("E0102", f"`{name}` is defined twice in `{module.path.name}`", node.span)
-        module.names[name] = symbol
+            help = "give one of them another name; an import takes one with `as`"
+            self.report.add("E0102", f"`{name}` is defined twice in `{module.path.name}`", node.span, help=help)
+        else:
+            module.names[name] = symbol
 
 
 def find_module(dotted: str, folder: Path) -> Path | None:
@@ -170,7 +177,9 @@ def std_modules() -> list[str]:
 
 def member(module: FlowModule | PythonModule, name: str) -> Symbol | None:
     """What `module.name` means, or None."""
-    return module.names.get(name) if isinstance(module, FlowModule) else module.functions.get(name)
+    if isinstance(module, FlowModule):
+        return module.names.get(name)
+    return Unresolved() if module.broken else module.functions.get(name)
 
 
 def missing_member(module: FlowModule | PythonModule, name: str) -> str:

@@ -3,7 +3,7 @@
 import ast
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -28,6 +28,7 @@ class Parameter:
     name: str
     hint: Hint
     required: bool
+    keyword_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,18 +61,18 @@ class HintError(ValueError):
     """A type hint that says nothing to Flow."""
 
 
-def read_operators(path: Path, module: str, report: Report) -> dict[str, "Operator | None"]:
-    """Every public function of a Python file, by name. A function whose hints can't be used maps to None; the reason
-    is reported where the function is called, not here, so that helpers need no hints."""
+def read_operators(path: Path, module: str, report: Report) -> dict[str, "Operator | None"] | None:
+    """Every public function of a Python file, by name; None after reporting that the file isn't Python. A function
+    whose hints can't be used maps to None; the reason is reported where the function is called, not here, so that
+    helpers need no hints."""
     source = path.read_bytes()
     try:
         tree = ast.parse(source)
-    except SyntaxError as error:
-        line, column = error.lineno or 1, error.offset or 1
-        report.add(
-            "E0601", f"`{path.name}` is not valid Python: {error.msg}", Span(str(path), line, column, line, column + 1)
-        )
-        return {}
+    except (SyntaxError, ValueError) as error:  # ValueError: a NUL byte, in older Pythons
+        line, column = (getattr(error, "lineno", 1) or 1), max(1, getattr(error, "offset", 1) or 1)
+        message = f"`{path.name}` is not valid Python: {getattr(error, 'msg', error)}"
+        report.add("E0601", message, Span(str(path), line, column, line, column + 1))
+        return None
     digest = hashlib.sha256(source).hexdigest()
     tuples = {c.name: c for c in tree.body if isinstance(c, ast.ClassDef) and _is_named_tuple(c)}
     functions = [f for f in tree.body if isinstance(f, ast.FunctionDef | ast.AsyncFunctionDef)]
@@ -116,7 +117,8 @@ def _signature(
     positional = [*spec.posonlyargs, *spec.args]
     first_default = len(positional) - len(spec.defaults)
     params = [_parameter(a, i < first_default) for i, a in enumerate(positional)]
-    params += [_parameter(a, d is None) for a, d in zip(spec.kwonlyargs, spec.kw_defaults, strict=True)]
+    keyword_only = [_parameter(a, d is None) for a, d in zip(spec.kwonlyargs, spec.kw_defaults, strict=True)]
+    params += [replace(p, keyword_only=True) for p in keyword_only]
     if function.returns is None:
         raise HintError("it has no return hint: write `-> float`, for example")
     return tuple(params), _result(function.returns, tuples)
@@ -140,7 +142,7 @@ def _result(node: ast.expr, tuples: Mapping[str, ast.ClassDef]) -> Hint | tuple[
 def _hint(node: ast.expr) -> Hint:
     """The hint an annotation spells; raises HintError with what is allowed."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return _hint(ast.parse(node.value, mode="eval").body)
+        return _hint(_quoted(node.value))
     name = _last_name(node.value if isinstance(node, ast.Subscript) else node)
     if isinstance(node, ast.Subscript):
         return _generic_hint(name, node)
@@ -151,6 +153,14 @@ def _hint(node: ast.expr) -> Hint:
     raise HintError(
         f'hint `{ast.unparse(node)}` says nothing here: use str, float, int, bool, list[…], Group[…], Batch[…], Ragged or Float[Tensor, "token"]'
     )
+
+
+def _quoted(text: str) -> ast.expr:
+    """The annotation that a string spells."""
+    try:
+        return ast.parse(text, mode="eval").body
+    except SyntaxError:
+        raise HintError(f"hint `{text}` is no Python expression") from None
 
 
 def _generic_hint(name: str, node: ast.Subscript) -> Hint:

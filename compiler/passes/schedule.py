@@ -137,9 +137,9 @@ def _one_ahead(graph: Graph, k: int, draws: Sequence[int], stale: dict[int, int]
                 notes=(Note("drawn here", draw.span),),
                 help=f"give both `max_staleness={k}`",
             )
-    keeps = [d for d in draws if nodes[d].op != "collect"]
-    keeps += [n.id for n in graph.nodes if n.op == "collected" and n.attrs["region"] in draws]
-    return Ahead(k, tuple(top), tuple(keeps))
+    given = [n for n in graph.nodes if n.op == "collected" and n.attrs["region"] in draws]
+    keeps = [d for d in draws if nodes[d].op != "collect"] + [n.id for n in given]
+    return Ahead(k, (*top, *(n for n in given if n.id not in needed)), tuple(keeps))
 
 
 def _without_queued(graph: Graph, queued: set[int]) -> Graph:

@@ -1,7 +1,7 @@
 """Simplify: equal pure calls are computed once; what an update's minibatches can't change is computed before it;
 what nothing needs isn't computed.
 
-Reductions and ranks see the rows in scope, so they are shared only within one block. A value stays in a `when`,
+Reads are pure too, but each opens its own axis, so they stay apart. Reductions and ranks see the rows in scope, so they are shared only within one block. A value stays in a `when`,
 `every` or `collect` it was written in.
 """
 
@@ -36,7 +36,7 @@ def _place(node: Node, block: _Block, renamed: dict[int, int]) -> None:
     """Put a node into the block it belongs to, or reuse an equal one."""
     node = _rename(node, renamed)
     home = _home(node, block)
-    if node.op in EFFECTS or is_draw(node) or node.op in ("collected", "error"):
+    if node.op in EFFECTS or is_draw(node) or node.op in ("read", "collected", "error"):
         inner = _Block(node.op, home)
         for child in node.body:
             _place(child, inner, renamed)
@@ -79,10 +79,10 @@ def _rename(node: Node, renamed: Mapping[int, int]) -> Node:
 
 
 def _key(node: Node) -> str:
-    """Equal for equal computations. The type says the axes, and so which file an anonymous read is of."""
-    axes = "" if node.op == "read" else str(node.type)
+    """Equal for equal computations; a `keep` opens an axis of its own."""
     own = node.name if node.op == "keep" else ""
-    return repr((node.op, sorted(node.args.items()), sorted(node.attrs.items(), key=lambda i: i[0]), axes, own))
+    attrs = sorted(node.attrs.items(), key=lambda i: i[0])
+    return repr((node.op, sorted(node.args.items()), attrs, str(node.type), own))
 
 
 def _known(key: str, block: _Block, local: bool) -> int | None:

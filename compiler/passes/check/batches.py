@@ -1,5 +1,6 @@
 """Batch arithmetic: who needs which divisor, and where each number came from."""
 
+import math
 from collections.abc import Mapping
 
 from ....dsl.diagnostics import Note, Report
@@ -34,7 +35,8 @@ def _check_update(update: Node, loss: Loss, counts: Mapping[str, tuple[int | Non
     size: Size | None = update.attrs["minibatch"]
     number: int | None = update.attrs["minibatches"]
     if size and number:
-        report.add("E0109", "an update takes `minibatch=` or `minibatches=`, not both", update.span)
+        message = "an update takes `minibatch=` or `minibatches=`, not both"
+        report.add("E0109", message, update.span, help="`minibatches=` is for a loss with several roots")
     elif size and len(loss.roots) > 1:
         roots = " and ".join(f"`{r.owner}`" for r in loss.roots)
         message = f"`minibatch={size}` is ambiguous: the loss reads rows of {roots}"
@@ -45,8 +47,6 @@ def _check_update(update: Node, loss: Loss, counts: Mapping[str, tuple[int | Non
     elif number:
         for root in loss.roots:
             _check_parts(update, root, number, counts, report)
-    if update.attrs["epochs"] < 1:
-        report.add("E0113", f"`epochs` is at least 1, not {update.attrs['epochs']}", update.span)
 
 
 def _check_divides(
@@ -54,10 +54,11 @@ def _check_divides(
 ) -> None:
     rows, source = counts.get(root.owner, (None, update))
     if rows is not None and rows % size:
-        nearest = _nearest_divisors(rows, size)
+        nearest = nearest_divisors(rows, size)
+        rest = f"{rows} = {rows // size} × {size} + {rows % size}"
         report.add(
             "E0401",
-            f"`minibatch={size} prompts` doesn't divide the {rows} prompts of `{root.owner}` ({rows} = {rows // size} × {size} + {rows % size})",
+            f"`minibatch={size} prompts` doesn't divide the {rows} prompts of `{root.owner}` ({rest})",
             update.span,
             notes=(Note(f"{rows} prompts come from here", source.span),),
             help=f"nearest that divide {rows}: {' or '.join(f'`minibatch={d} prompts`' for d in nearest)}",
@@ -68,8 +69,8 @@ def _check_parts(
     update: Node, root: Axis, number: int, counts: Mapping[str, tuple[int | None, Node]], report: Report
 ) -> None:
     rows, source = counts.get(root.owner, (None, update))
-    if number < 1 or (rows is not None and rows % number):
-        nearest = _nearest_divisors(rows or 1, number)
+    if rows is not None and rows % number:
+        nearest = nearest_divisors(rows, number)
         report.add(
             "E0401",
             f"`minibatches={number}` doesn't divide the {rows} prompts of `{root.owner}`",
@@ -79,8 +80,9 @@ def _check_parts(
         )
 
 
-def _nearest_divisors(rows: int, wanted: int) -> list[int]:
+def nearest_divisors(rows: int, wanted: int) -> list[int]:
     """The divisors of `rows` next below and next above `wanted`."""
-    divisors = [d for d in range(1, rows + 1) if rows % d == 0]
+    small = [d for d in range(1, math.isqrt(rows) + 1) if rows % d == 0]
+    divisors = sorted({*small, *(rows // d for d in small)})
     below = [d for d in divisors if d < wanted][-1:]
     return below + [d for d in divisors if d > wanted][:1]

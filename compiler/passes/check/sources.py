@@ -68,8 +68,10 @@ def _check_context(graph: Graph, report: Report, places: Places) -> None:
             continue
         role = graph.roles[node.attrs["model"]]
         facts = model_facts(role.path, places) if role.path else None
-        if budget < 1:
-            report.add("E0113", f"max_new_tokens is at least 1, not {budget}", node.span)
-        elif facts and facts.max_positions and budget >= facts.max_positions:
+        least = node.attrs["min_new_tokens"]
+        if least > budget:
+            message = f"min_new_tokens={least} is more than max_new_tokens={budget}"
+            report.add("E0113", message, node.span, help=f"at most {budget}")
+        if facts and facts.max_positions and budget >= facts.max_positions:
             message = f"max_new_tokens={budget} leaves no room for a prompt: `{role.name}` has a context of {facts.max_positions} tokens"
             report.add("E0402", message, node.span, help=f"at most {facts.max_positions - 1}, less the longest prompt")

@@ -26,7 +26,8 @@ def _check_once(nodes: list[Node], key: str, code: str, message: str, report: Re
         name = node.attrs[key]
         if name in first:
             notes = (Note("first here", first[name].span),)
-            report.add(code, message.format(name), node.span, notes=notes, help="merge them into one")
+            help = "a step has one of them; merge the two"
+            report.add(code, message.format(name), node.span, notes=notes, help=help)
         first.setdefault(name, node)
 
 
@@ -34,7 +35,10 @@ def _check_trained(graph: Graph, updates: list[Node], steps: list[Node], report:
     trained = {u.attrs["model"] for u in updates}
     for step in steps:
         if step.attrs.get("model") in trained:
-            report.add("E0308", f"`{step.attrs['model']}` has both an update and a `next`", step.span)
+            message = f"`{step.attrs['model']}` has both an update and a `next`"
+            notes = tuple(Note("its update", u.span) for u in updates if u.attrs["model"] == step.attrs["model"])
+            help = "its next version comes from one of them; a copy of it is a model of its own"
+            report.add("E0308", message, step.span, notes=notes, help=help)
     for role in graph.roles.values():
         if role.kind != "unknown" and not role.frozen and role.name not in trained:
             message = f"model `{role.name}` is neither updated nor frozen"
@@ -45,11 +49,15 @@ def _check_trained(graph: Graph, updates: list[Node], steps: list[Node], report:
 
 def _check_update(graph: Graph, update: Node, nodes: Mapping[int, Node], report: Report) -> None:
     name = update.attrs["model"]
+    if name not in graph.roles or graph.roles[name].kind == "unknown":
+        return
     if graph.roles[name].frozen:
         notes = (Note("it is frozen here", graph.roles[name].span),)
-        report.add("E0307", f"`{name}` is frozen and can't be updated", update.span, notes=notes)
+        help = "update the model it is a copy of" if graph.roles[name].of else "drop `frozen(…)`"
+        report.add("E0307", f"`{name}` is frozen and can't be updated", update.span, notes=notes, help=help)
     losses = [n for n in update.body if n.op == "minimize"]
-    if len(losses) != 1:
+    misplaced = any(n.op == "error" for n in update.body)
+    if len(losses) > 1 or not (losses or misplaced):
         message = f"the update of `{name}` has {len(losses) or 'no'} `minimize`; it has exactly one"
         report.add(
             "E0305",
@@ -57,8 +65,8 @@ def _check_update(graph: Graph, update: Node, nodes: Mapping[int, Node], report:
             losses[1].span if losses else update.span,
             help="add the losses: `minimize a + b`" if losses else "add `minimize LOSS`",
         )
-    for loss in losses:
-        _check_reaches(name, update, loss, nodes, report)
+    if len(losses) == 1:
+        _check_reaches(name, update, losses[0], nodes, report)
 
 
 def _check_reaches(name: str, update: Node, loss: Node, nodes: Mapping[int, Node], report: Report) -> None:

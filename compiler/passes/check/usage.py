@@ -16,6 +16,19 @@ def check_usage(graph: Graph, report: Report, places: Places) -> None:
         if node.is_named and node.id not in used | collected and node.op != "error":
             report.add("W0101", f"`{node.name}` is never used", node.span, help="drop it, or record it with `metric`")
     _unused_roles(graph, report)
+    _idle_states(graph, report)
+
+
+def _idle_states(graph: Graph, report: Report) -> None:
+    """States that nothing reads, or that never change."""
+    read = {n.attrs["state"] for n in graph.walk() if n.op == "state"}
+    changed = {n.attrs["state"] for n in graph.walk() if n.op == "next_state"}
+    for name, state in graph.states.items():
+        if name not in read:
+            report.add("W0101", f"state `{name}` is never used", state.span, help="drop it, or record it with `metric`")
+        elif name not in changed:
+            help = f"write `next {name} = …`, or make it a parameter of the flow"
+            report.add("W0103", f"state `{name}` never changes", state.span, help=help)
 
 
 def _unused_roles(graph: Graph, report: Report) -> None:

@@ -11,7 +11,8 @@ from ....dsl.modules import FlowModule
 from ...graph import Constant, Graph, Ref, Size
 from .context import Context, Env, Scope
 from .expressions import evaluate
-from .statements import _claim, declare_roles, elaborate_block
+from .names import claim
+from .statements import elaborate_block
 
 
 def elaborate(module: FlowModule, flow: ast.Flow, settings: Mapping[str, Constant], report: Report) -> Graph:
@@ -19,8 +20,8 @@ def elaborate(module: FlowModule, flow: ast.Flow, settings: Mapping[str, Constan
     context = Context(report, module)
     scope = Scope("flow")
     _bind_params(context, scope, flow, settings)
-    declare_roles(context, scope, flow.body)
     elaborate_block(context, scope, flow.body)
+    _unread_params(context, flow)
     return Graph(flow.name, context.params, context.roles, context.states, tuple(scope.nodes), flow.doc, flow.span)
 
 
@@ -31,19 +32,41 @@ def _bind_params(context: Context, scope: Scope, flow: ast.Flow, settings: Mappi
             help = suggest(name, [p.name for p in flow.params]) or f"flow `{flow.name}` has no parameters"
             context.report.add("E0105", f"flow `{flow.name}` has no parameter `{name}`", flow.span, help=help)
     for param in flow.params:
-        default = evaluate(context, env, param.default) if param.default is not None else None
-        value = settings.get(param.name, None if isinstance(default, Ref) else default)
-        _claim(context, scope, param.name, param)
-        if value is None:
-            context.report.add(
-                "E0111",
-                f"parameter `{param.name}` has no value",
-                param.span,
-                help=f"give it with `--set {param.name}=…`",
-            )
-        context.params[param.name] = _checked(context, param, value, None if isinstance(default, Ref) else default)
+        default = _default(context, env, param)
+        value = settings.get(param.name, default)
+        claim(context, scope, param.name, param)
+        if value is None and param.default is None:
+            help = f"give it with `--set {param.name}=…`, or write a default"
+            context.report.add("E0111", f"parameter `{param.name}` has no value", param.span, help=help)
+        context.params[param.name] = _checked(context, param, value, default)
     for param in flow.params:
         scope.spans.pop(param.name, None)
+
+
+def _default(context: Context, env: Env, param: ast.Param) -> Constant:
+    """The default of a parameter; None if it has none, or one that was refused."""
+    value = evaluate(context, env, param.default) if param.default is not None else None
+    if not isinstance(value, Ref):
+        return value
+    if not context.is_error(value):
+        message = f"the default of parameter `{param.name}` is known at compile time"
+        context.refuse("E0113", message, env, param.span, help="use constants and earlier parameters")
+    return None
+
+
+def _unread_params(context: Context, flow: ast.Flow) -> None:
+    """Warn of parameters that nothing reads: a setting of theirs would change nothing."""
+    placed = {n.id for p in context.module.places() for n in _names_in(p) if p.flow == flow.name}
+    for param in flow.params if not context.report.has_errors else ():
+        if param.name not in context.read | placed:
+            help = "drop it, or use it: setting it changes nothing"
+            context.report.add("W0102", f"parameter `{param.name}` is never read", param.span, help=help)
+
+
+def _names_in(place: ast.Place) -> list[ast.Name]:
+    options = [a.value for line in place.lines for a in line.options]
+    options += [a.value for a in place.cluster.args] if isinstance(place.cluster, ast.Call) else []
+    return [o for o in options if isinstance(o, ast.Name)]
 
 
 def _checked(context: Context, param: ast.Param, value: Constant, default: Constant) -> Constant:

@@ -1,12 +1,12 @@
 """Calls: built-in functions, model phases, Python operators, and definitions, which are inlined."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ....dsl import ast
 from ....dsl.diagnostics import suggest
-from ....dsl.modules import DefSymbol
-from ....dsl.operators import Operator
+from ....dsl.modules import DefSymbol, FlowModule, PythonModule
+from ....dsl.operators import Operator, Parameter
 from ....dsl.vocabulary import (
     GENERATE_OPTIONS,
     MODEL_CONSTRUCTORS,
@@ -16,10 +16,13 @@ from ....dsl.vocabulary import (
     STRUCTURAL,
     TOKENISED_OPTIONS,
 )
-from ...graph import ERROR, AxisName, Operand, Ref, Size
+from ...graph import AxisName, Operand, Ref, Size
 from .context import Context, Env, Meaning, Method, ModelUse
-from .expressions import apply, axis, evaluate, resolve
-from .options import read_options, with_defaults
+from .expressions import apply, axis, evaluate, no_value, resolve
+from .options import read_options, refused, with_defaults
+
+LATER = ("env", "max_turns", "partial")
+"""Options of `generate` that the language has and this version hasn't."""
 
 TOO_DEEP = 64
 """Definitions nested deeper than this are taken for a circle."""
@@ -39,6 +42,9 @@ def call(context: Context, env: Env, expr: ast.Call) -> Operand:
             message = f"`{name}(…)` makes a model"
             return context.refuse("E0312", message, env, expr.span, help=f"write `model NAME = {name}(…)`")
     target = resolve(context, env.anonymous(), expr.func)
+    if context.is_error(target):
+        _evaluate_all(context, env, expr)
+        return _error(context, env, expr)
     match target:
         case Method():
             return _phase(context, env, target, expr)
@@ -46,9 +52,27 @@ def call(context: Context, env: Env, expr: ast.Call) -> Operand:
             return _inline(context, env, target, expr)
         case Operator():
             return _operator(context, env, target, expr)
-        case Ref() if (node := context.node(env.scope, target)) and node.op == "error":
-            return target
-    return context.refuse("E0205", "this can't be called", env, expr.func.span)
+    return context.refuse("E0205", "this can't be called", env, expr.func.span, help=_callable(target))
+
+
+def _callable(target: Meaning) -> str | None:
+    """What to write where something was called that is no function."""
+    match target:
+        case ModelUse(role=role):
+            return f"call one of its methods, such as `{role}.logprobs(rollout)`"
+        case FlowModule() | PythonModule():
+            return f"call one of its functions, such as `{target.name}.{next(iter(_functions(target)), 'f')}(…)`"
+    return "a value is used as it is, without parentheses"
+
+
+def _functions(module: FlowModule | PythonModule) -> Iterable[str]:
+    return module.names if isinstance(module, FlowModule) else module.functions
+
+
+def _evaluate_all(context: Context, env: Env, expr: ast.Call) -> None:
+    """Look at the arguments of a call that was refused, for what else is wrong."""
+    for arg in expr.args:
+        resolve(context, env.anonymous(), arg.value)
 
 
 def _is_bound(context: Context, env: Env, name: str) -> bool:
@@ -65,7 +89,7 @@ def bind(
     bound: dict[str, ast.Expr] = {}
     positional = [a for a in args if a.name is None]
     if len(positional) > len(params):
-        message = f"{what} takes {len(params)} arguments, not {len(positional)}"
+        message = f"{what} takes {_counted(len(params))}, not {len(positional)}"
         context.refuse("E0109", message, env, positional[len(params)].span, help=f"it is `{what}({', '.join(params)})`")
         return None
     for name, arg in zip(params, positional, strict=False):
@@ -92,20 +116,33 @@ def bind(
 
 def _error(context: Context, env: Env, expr: ast.Expr) -> Ref:
     """A value that fits everywhere, after something was reported."""
-    return context.emit(env.anonymous(), "error", {}, expr.span, type=ERROR)
+    return context.error(env, expr.span)
 
 
 # ---------------------------------------------------------------- built-in functions
 
 
+PAIRWISE = {
+    "max": "the larger of two is `maximum(a, b)`",
+    "min": "the smaller of two is `minimum(a, b)`",
+    "sum": "add two values with `+`; axes are named: `by=…`, `over=…`",
+}
+"""What a reduction with two values was probably meant to be."""
+
+
 def _reduction(context: Context, env: Env, fn: str, expr: ast.Call) -> Operand:
-    params = ["x", "q", "by", "over", "where"] if fn == "quantile" else ["x", "by", "over", "where"]
-    bound = bind(context, env, expr.args, params, 2 if fn == "quantile" else 1, f"{fn}", expr)
+    params = ["x", "q"] if fn == "quantile" else ["x"]
+    extra = [a for a in expr.args if a.name is None][len(params) :]
+    if extra:
+        message = f"`{fn}` pools {'one value' if len(params) == 1 else 'a value by a fraction'}: this is one more"
+        context.refuse("E0109", message, env, extra[0].span, help=PAIRWISE.get(fn, "axes are named: `by=…`, `over=…`"))
+        return _error(context, env, expr)
+    bound = bind(context, env, expr.args, [*params, "by", "over", "where"], len(params), fn, expr)
     if bound is None:
         return _error(context, env, expr)
     if "by" in bound and "over" in bound:
         return context.refuse("E0109", f"`{fn}` takes `by=` or `over=`, not both", env, expr.span)
-    args: dict[str, Operand] = {"x": evaluate(context, env.anonymous(), bound["x"])}
+    args = {"x": evaluate(context, env.anonymous(), bound["x"])}
     for name in ("q", "where"):
         if name in bound:
             args[name] = evaluate(context, env.anonymous(), bound[name])
@@ -158,10 +195,12 @@ def _read(context: Context, env: Env, expr: ast.Call) -> Operand:
         )
     path = evaluate(context, env.anonymous(), expr.args[0].value)
     given = read_options(context, env, expr.args[1:], READ_OPTIONS, "read")
-    if isinstance(path, Ref) or not isinstance(path, str):
+    if context.is_error(path):
+        return _error(context, env, expr)
+    if not isinstance(path, str):
         return context.refuse("E0113", "read takes a path as text, known at compile time", env, expr.args[0].span)
     options = with_defaults(given, READ_OPTIONS)
-    if (options["batch"] is None) == (not options["all"]):
+    if (options["batch"] is None) == (not options["all"]) and not refused(given, "batch", "all"):
         message = "read takes either `batch=` or `all=true`"
         return context.refuse(
             "E0108", message, env, expr.span, help="write `batch=64 prompts`, or `all=true` for the whole file"
@@ -182,11 +221,15 @@ def _phase(context: Context, env: Env, method: Method, expr: ast.Call) -> Operan
     positional = [a for a in expr.args if a.name is None]
     options = read_options(context, env, [a for a in expr.args if a.name], TOKENISED_OPTIONS, f"`{method.name}`")
     if not 1 <= len(positional) <= 2:
-        message = f"`{method.model.role}.{method.name}` takes a rollout, or a prompt and a response"
-        return context.refuse("E0108", message, env, expr.span)
+        who = f"{method.model.role}.{method.name}"
+        message = f"`{who}` takes a rollout, or a prompt and a response"
+        help = f"write `{who}(rollout)` or `{who}(d.prompt, d.response)`"
+        return context.refuse("E0108", message, env, expr.span, help=help)
     values = [evaluate(context, env.anonymous(), a.value) for a in positional]
-    if any(not isinstance(v, Ref) for v in values):
-        return context.refuse("E0205", f"`{method.name}` reads a rollout or columns, not a constant", env, expr.span)
+    constant = next((a for a, v in zip(positional, values, strict=True) if not isinstance(v, Ref)), None)
+    if constant:
+        message = f"`{method.name}` reads a rollout or columns, not a constant"
+        return context.refuse("E0205", message, env, constant.value.span)
     sequences = values[0]
     if len(values) == 2:
         tokeniser = {"tokenizer_of": method.model.role, "chat": bool(options.get("chat", False))}
@@ -202,6 +245,8 @@ def _version(env: Env, model: ModelUse) -> str:
 
 
 def _generate(context: Context, env: Env, expr: ast.Call, attrs: dict[str, object]) -> Operand:
+    if _in_update(context, env, expr, "generate"):
+        return _error(context, env, expr)
     if env.target is None:
         return context.refuse(
             "E0207",
@@ -214,17 +259,28 @@ def _generate(context: Context, env: Env, expr: ast.Call, attrs: dict[str, objec
         return context.refuse(
             "E0108", "generate needs the prompts", env, expr.span, help="write `policy.generate(prompts, …)`"
         )
+    later = [a for a in expr.args if a.name in LATER and a.value != ast.Bool(False)]
+    if later:
+        message = f"option `{later[0].name}` of generate is not supported by this version"
+        return context.refuse("E0114", message, env, later[0].span, help="leave it out")
     prompts = evaluate(context, env.anonymous(), expr.args[0].value)
     given = read_options(context, env, expr.args[1:], GENERATE_OPTIONS, "generate")
     options = with_defaults(given, GENERATE_OPTIONS)
     args = {"prompts": prompts}
     for name in ("max_new_tokens", "temperature"):
-        args[name] = options.pop(name)
-    for later in ("env", "max_turns", "partial"):
-        if options.pop(later):
-            message = f"option `{later}` of generate is not supported by this version"
-            return context.refuse("E0114", message, env, expr.span)
+        args[name] = None if refused(given, name) else options[name]
+    for name in (*args, *LATER):
+        options.pop(name, None)
     return context.emit(env, "generate", args, expr.span, {**attrs, **options})
+
+
+def _in_update(context: Context, env: Env, expr: ast.Call, what: str) -> bool:
+    """Whether a draw stands in an update, which is refused: its minibatches read what was drawn before."""
+    inside = env.scope.updated_role() is not None
+    if inside:
+        message = f"a draw can't stand in an `update`: `{what}`"
+        context.refuse("E0311", message, env, expr.span, help="draw before the update; its minibatches cut the rows")
+    return inside
 
 
 # ---------------------------------------------------------------- Python operators
@@ -232,16 +288,46 @@ def _generate(context: Context, env: Env, expr: ast.Call, attrs: dict[str, objec
 
 def _operator(context: Context, env: Env, operator: Operator, expr: ast.Call) -> Operand:
     params = [p for p in operator.params if p.hint.sees != "rng"]
+    if operator.draws and _in_update(context, env, expr, operator.name):
+        return _error(context, env, expr)
     if operator.draws and env.target is None:
         message = f"`{operator.name}` takes `rng`, so it is a draw and must be the whole right side of an assignment"
-        return context.refuse("E0207", message, env, expr.span)
-    required = len([p for p in params if p.required])
-    names = [p.name for p in sorted(params, key=lambda p: not p.required)]  # Python keeps this order, but for kw-only
-    bound = bind(context, env, expr.args, names, required, f"{operator.module}.{operator.name}", expr)
+        help = f"give it a name of its own: `x = {operator.module}.{operator.name}(…)`"
+        return context.refuse("E0207", message, env, expr.span, help=help)
+    bound = bind_operator(context, env, operator, params, expr)
     if bound is None:
         return _error(context, env, expr)
     args = {name: evaluate(context, env.anonymous(), value) for name, value in bound.items()}
     return context.emit(env, "call", args, expr.span, {"operator": operator})
+
+
+def bind_operator(
+    context: Context, env: Env, operator: Operator, params: Sequence[Parameter], expr: ast.Call
+) -> dict[str, ast.Expr] | None:
+    """Arguments by parameter name, as Python binds them: keyword-only parameters take no positional argument."""
+    what = f"{operator.module}.{operator.name}"
+    free = [p.name for p in params if not p.keyword_only]
+    positional = [a for a in expr.args if a.name is None]
+    if len(positional) > len(free):
+        message = f"{what} takes {_counted(len(free))} by position, not {len(positional)}"
+        context.refuse("E0109", message, env, positional[len(free)].span, help=_signature(what, params))
+        return None
+    bound = bind(context, env, expr.args, [p.name for p in params], 0, what, expr)
+    missing = [f"`{p.name}`" for p in params if p.required and p.name not in (bound or {})]
+    if bound is not None and missing:
+        message = f"{what} needs {' and '.join(missing)}"
+        context.refuse("E0108", message, env, expr.span, help=_signature(what, params))
+        return None
+    return bound
+
+
+def _signature(what: str, params: Sequence[Parameter]) -> str:
+    shown = [f"{p.name}=…" if p.keyword_only or not p.required else p.name for p in params]
+    return f"it is `{what}({', '.join(shown)})`"
+
+
+def _counted(number: int) -> str:
+    return f"{number} argument{'' if number == 1 else 's'}"
 
 
 # ---------------------------------------------------------------- definitions
@@ -272,7 +358,7 @@ def _argument(context: Context, env: Env, value: ast.Expr) -> Meaning:
     meaning = resolve(context, env.anonymous(), value)
     if meaning is None or isinstance(meaning, ModelUse | AxisName | Ref | Size | int | float | str):
         return meaning
-    return evaluate(context, env.anonymous(), value)
+    return no_value(context, env, value, meaning)
 
 
 def _body(context: Context, env: Env, symbol: DefSymbol, given: Mapping[str, Meaning], expr: ast.Call) -> Operand:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from ....dsl import ast
-from ....dsl.diagnostics import Report
+from ....dsl.diagnostics import Note, Report
 from ....dsl.modules import DefSymbol, FlowModule, PythonModule, Symbol
 from ....dsl.operators import Operator
 from ....dsl.source import Span
@@ -38,7 +38,10 @@ Meaning: TypeAlias = "Operand | ModelUse | Method | AxisName | DefSymbol | Opera
 
 @dataclass
 class Scope:
-    """One block: names waiting to be elaborated, names that have a meaning, and the nodes in order."""
+    """One block: names waiting to be elaborated, names that have a meaning, and the nodes in order.
+
+    done: ids of the statements that were begun. read: names that something looked up.
+    """
 
     kind: str
     parent: "Scope | None" = None
@@ -47,6 +50,7 @@ class Scope:
     spans: dict[str, Span] = field(default_factory=dict)
     nodes: list[Node] = field(default_factory=list)
     done: set[int] = field(default_factory=set)
+    read: set[str] = field(default_factory=set)
     role: str | None = None
 
     def chain(self) -> "list[Scope]":
@@ -80,12 +84,19 @@ class Env:
 
 @dataclass
 class Context:
+    """What all of a flow's elaboration shares.
+
+    read: parameters that something looked up. errors: ids of the nodes that stand for what was refused.
+    """
+
     report: Report
     module: FlowModule
     roles: dict[str, Role] = field(default_factory=dict)
     states: dict[str, State] = field(default_factory=dict)
     params: dict[str, Constant] = field(default_factory=dict)
     inlining: list[str] = field(default_factory=list)
+    read: set[str] = field(default_factory=set)
+    errors: set[int] = field(default_factory=set)
     _count: int = 0
     _names: set[str] = field(default_factory=set)
 
@@ -123,20 +134,19 @@ class Context:
 
     def refuse(self, code: str, message: str, env: Env, span: Span, *, label: str = "", help: str | None = None) -> Ref:
         """Report an error and stand in a value that fits everywhere, so that it is reported once."""
-        from ....dsl.diagnostics import Note
+        notes = (Note("in this definition", span),) if env.call_span else ()
+        self.report.add(code, message, env.call_span or span, label=label, notes=notes, help=help)
+        return self.error(env, span)
 
-        place, notes = span, ()
-        if env.call_span:
-            place, notes = env.call_span, (Note("in this definition", span),)
-        self.report.add(code, message, place, label=label, notes=notes, help=help)
-        return self.emit(env.anonymous(), "error", {}, span, type=ERROR)
+    def error(self, env: Env, span: Span) -> Ref:
+        """A value that fits everywhere, in the place of what was reported already."""
+        ref = self.emit(env.anonymous(), "error", {}, span, type=ERROR)
+        self.errors.add(ref.id)
+        return ref
 
-    def node(self, scope: Scope, ref: Ref) -> Node | None:
-        for s in scope.chain():
-            for n in s.nodes:
-                if n.id == ref.id:
-                    return n
-        return None
+    def is_error(self, meaning: object) -> bool:
+        """Whether this stands for something that was refused already."""
+        return isinstance(meaning, Ref) and meaning.id in self.errors
 
 
 __all__ = ["Context", "Env", "Meaning", "Method", "ModelUse", "Scope", "Symbol"]

@@ -1,32 +1,69 @@
 """Expressions: names, fields, arithmetic. Calls are in `calls`."""
 
 from collections.abc import Sequence
+from typing import cast
 
 from ....dsl import ast
-from ....dsl.diagnostics import suggest
-from ....dsl.modules import FlowModule, FlowSymbol, PythonModule, member, member_help, missing_member
+from ....dsl.diagnostics import nearest, suggest
+from ....dsl.modules import (
+    DefSymbol,
+    FlowModule,
+    FlowSymbol,
+    PythonModule,
+    Unresolved,
+    member,
+    member_help,
+    missing_member,
+)
+from ....dsl.operators import Operator
 from ....dsl.vocabulary import AXES, METHODS, OPTIMIZERS, POINTWISE, REDUCTIONS, STATE_FUNCTIONS, STRUCTURAL, UNITS
-from ...graph import ERROR, AxisName, Constant, Operand, Ref, Size
+from ...graph import AxisName, Constant, Operand, Ref, Size
 from .context import Context, Env, Meaning, Method, ModelUse
-from .folding import fold
+from .folding import check_number, fold
 
 BUILTINS = frozenset({*REDUCTIONS, *POINTWISE, *STRUCTURAL})
+
+ELSEWHERE = {
+    "average": "`mean(x)`",
+    "avg": "`mean(x)`",
+    "clip": "`clamp(x, lo, hi)`",
+    "detach": "`stop_gradient(x)`",
+    "len": "`count(x)`",
+    "log": "`ln(x)`",
+    "logsigmoid": "`log_sigmoid(x)`",
+    "median": "`quantile(x, 0.5)`",
+    "no_grad": "`stop_gradient(x)`",
+    "pow": "`x ** y`",
+    "relu": "`maximum(x, 0)`",
+    "size": "`count(x)`",
+    "softplus": "`-log_sigmoid(-x)`",
+}
+"""Names of other languages and libraries, and how Flow spells them."""
+
+PACKAGES = frozenset({"math", "np", "numpy", "torch", "jnp", "jax", "F"})
 
 
 def evaluate(context: Context, env: Env, expr: ast.Expr) -> Operand:
     """The value of an expression; what is no value (a module, a model, an axis) is refused."""
     meaning = resolve(context, env, expr)
+    if meaning is None or isinstance(meaning, Ref | Size | int | float | str):
+        return meaning
+    return no_value(context, env, expr, meaning)
+
+
+def no_value(context: Context, env: Env, expr: ast.Expr, meaning: Meaning) -> Operand:
+    """Refuse what an expression means, since it is no value."""
     match meaning:
-        case Ref() | Size() | int() | float() | str() | None:
-            return meaning
         case ModelUse(role=role):
             message, help = f"model `{role}` is no value", "call one of its methods, such as `.logprobs(rollout)`"
         case Method(model=model, name=name):
             message, help = f"`{model.role}.{name}` is not called", f"write `{model.role}.{name}(…)`"
         case AxisName(kind=kind):
             message, help = f"axis `{kind}` is no value", "axes stand after `by=`, `over=` and `to=`"
+        case DefSymbol() | Operator():
+            message, help = f"function `{_spelt(expr)}` is not called", f"write `{_spelt(expr)}(…)`"
         case _:
-            message, help = "a module or a definition is no value", "call it"
+            message, help = f"module `{_spelt(expr)}` is no value", "call one of its functions"
     return context.refuse("E0205", message, env, expr.span, help=help)
 
 
@@ -54,14 +91,29 @@ def resolve(context: Context, env: Env, expr: ast.Expr) -> Meaning:
 
 
 def _number(context: Context, env: Env, expr: ast.Num) -> Operand:
+    try:
+        check_number(expr.value)
+    except ValueError as error:
+        return context.refuse("E0205", f"this has no value: {error}", env, expr.span)
     if expr.unit is None:
         return expr.value
     if expr.unit not in UNITS:
         message = f"`{expr.unit}` is no unit"
         return context.refuse("E0206", message, env, expr.span, help=suggest(expr.unit, UNITS))
     if not isinstance(expr.value, int):
-        return context.refuse("E0206", f"a size is a whole number, not {expr.value}", env, expr.span)
+        help = f"write `{round(expr.value)} {expr.unit}`"
+        return context.refuse("E0206", f"a size is a whole number, not {expr.value}", env, expr.span, help=help)
     return Size(expr.value, expr.unit)
+
+
+def _spelt(expr: ast.Expr) -> str:
+    """A dotted name as it was written."""
+    match expr:
+        case ast.Attr(base=base, name=name):
+            return f"{_spelt(base)}.{name}"
+        case ast.Name(id=name):
+            return name
+    return "this"
 
 
 # ---------------------------------------------------------------- names
@@ -77,8 +129,13 @@ def lookup(context: Context, env: Env, name: ast.Name) -> Meaning:
             return found  # type: ignore[return-value]
     if name.id in env.module.names:
         symbol = env.module.names[name.id]
-        if not isinstance(symbol, FlowSymbol):
-            return symbol
+        if isinstance(symbol, Unresolved):
+            return context.error(env, name.span)
+        if isinstance(symbol, FlowSymbol):
+            message = f"`{name.id}` is a flow: nothing calls or reads it"
+            help = "a flow is compiled and run by itself; share formulas with `def`"
+            return context.refuse("E0205", message, env, name.span, help=help)
+        return symbol
     if name.id in AXES:
         return AxisName(name.id)
     if name.id == "step" and env.locals is None:
@@ -91,6 +148,8 @@ _MISSING = object()
 
 def _in_scopes(context: Context, env: Env, name: str) -> object:
     for scope in env.scope.chain():
+        if name in scope.names or name in scope.pending:
+            scope.read.add(name)
         if name in scope.names:
             return scope.names[name]
         if name in scope.pending:
@@ -104,10 +163,9 @@ def _in_scopes(context: Context, env: Env, name: str) -> object:
             Env(env.scope.chain()[-1], env.module), "state", {}, context.states[name].span, {"state": name}
         )
     if name in context.params:
+        context.read.add(name)
         value = context.params[name]
-        return (
-            value if value is not None else context.emit(env.anonymous(), "error", {}, env.module.tree.span, type=ERROR)
-        )
+        return value if value is not None else context.error(env, env.module.tree.span)
     return _MISSING
 
 
@@ -126,10 +184,12 @@ def _unknown(context: Context, env: Env, name: ast.Name) -> Operand:
         return context.refuse(
             "E0205", f"function `{name.id}` is not called", env, name.span, help=f"write `{name.id}(…)`"
         )
-    from ....dsl.diagnostics import nearest
-
     close = nearest(name.id, visible_names(context, env))
     help = f"did you mean `{close}`?" if close else "assign it, import it, or make it a parameter of the flow"
+    if name.id in ELSEWHERE:
+        help = f"in Flow it is {ELSEWHERE[name.id]}"
+    elif name.id in PACKAGES:
+        help = "Flow has its own functions (`mean`, `exp`, `ln`, …); other Python stands in a module beside the flow"
     return context.refuse("E0101", f"unknown name `{name.id}`", env, name.span, help=help)
 
 
@@ -138,11 +198,15 @@ def _unknown(context: Context, env: Env, name: ast.Name) -> Operand:
 
 def _attribute(context: Context, env: Env, expr: ast.Attr) -> Meaning:
     base = resolve(context, env.anonymous(), expr.base)
+    if context.is_error(base):
+        return base
     match base:
         case ModelUse():
             return _of_model(context, env, base, expr)
         case FlowModule() | PythonModule():
             symbol = member(base, expr.name)
+            if isinstance(symbol, Unresolved):
+                return context.error(env, expr.span)
             if symbol is None or isinstance(symbol, FlowSymbol):
                 message = missing_member(base, expr.name)
                 return context.refuse("E0107", message, env, expr.span, help=member_help(base, expr.name))
@@ -155,9 +219,15 @@ def _attribute(context: Context, env: Env, expr: ast.Attr) -> Meaning:
 
 
 def _of_model(context: Context, env: Env, model: ModelUse, expr: ast.Attr) -> Meaning:
-    if expr.name == "next":
-        return ModelUse(model.role, "next")
     kind = context.roles[model.role].kind
+    if kind == "unknown":  # refused where it was declared
+        return context.error(env, expr.span)
+    if expr.name == "next" and env.scope.updated_role() == model.role:
+        message = f"`{model.role}.next` inside the update that makes it"
+        help = f"write `{model.role}` for its current weights, or read `{model.role}.next` after the update"
+        return context.refuse("E0306", message, env, expr.span, help=help)
+    if expr.name == "next" and model.version == "now":
+        return ModelUse(model.role, "next")
     methods = METHODS.get(kind, ())
     if expr.name in methods:
         return Method(model, expr.name)
@@ -200,6 +270,8 @@ def _fold(context: Context, env: Env, fn: str, constants: list[Constant], expr: 
 def axis(context: Context, env: Env, expr: ast.Expr) -> AxisName | None:
     """The axis that `by=`, `over=` or `to=` names; anything else is refused."""
     match expr:
+        case ast.Name(id=name) if env.locals and isinstance(env.locals.get(name), AxisName):
+            return cast(AxisName, env.locals[name])  # a definition's parameter that stands for an axis
         case ast.Name(id=kind) if kind in AXES:
             return AxisName(kind)
         case ast.Str(value=kind) if kind in AXES:
@@ -208,7 +280,8 @@ def axis(context: Context, env: Env, expr: ast.Expr) -> AxisName | None:
             owner = evaluate(context, env.anonymous(), base)
             return AxisName(kind, owner) if isinstance(owner, Ref) else None
     if isinstance(expr, ast.Name) and expr.id not in visible_names(context, env):
-        context.refuse("E0204", f"`{expr.id}` is no axis", env, expr.span, help=suggest(expr.id, AXES))
+        help = f"{suggest(expr.id, AXES)}; a column is no axis"
+        context.refuse("E0204", f"`{expr.id}` is no axis", env, expr.span, help=help)
     else:
         context.refuse(
             "E0208",

@@ -13,7 +13,7 @@ BINARY: Mapping[str, Callable[[Any, Any], Any]] = {
     "/": lambda a, b: a / b,
     "//": lambda a, b: a // b,
     "%": lambda a, b: a % b,
-    "**": lambda a, b: a**b,
+    "**": lambda a, b: _power(a, b),
     "==": lambda a, b: a == b,
     "!=": lambda a, b: a != b,
     "<": lambda a, b: a < b,
@@ -23,6 +23,29 @@ BINARY: Mapping[str, Callable[[Any, Any], Any]] = {
     "and": lambda a, b: a and b,
     "or": lambda a, b: a or b,
 }
+
+LARGEST_INT = 2**63 - 1
+"""What a plan can hold."""
+
+LARGEST_CHOICE = 10_000
+"""Above this, exact combinations take longer than a compilation may."""
+
+
+def _power(a: Any, b: Any) -> Any:
+    if isinstance(a, int) and isinstance(b, int) and abs(a) > 1 and b > LARGEST_INT.bit_length():
+        raise OverflowError("the power is too large")
+    return a**b
+
+
+def _comb(n: Any, k: Any) -> float:
+    if min(k, n - k) > LARGEST_CHOICE:
+        raise OverflowError("these are too many combinations")
+    return float(math.comb(int(n), int(k)))
+
+
+def _log_sigmoid(x: Any) -> float:
+    return min(x, 0) - math.log1p(math.exp(-abs(x)))
+
 
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     **BINARY,
@@ -36,13 +59,21 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "exp": math.exp,
     "ln": math.log,
     "sqrt": math.sqrt,
-    "sigmoid": lambda x: 1 / (1 + math.exp(-x)),
-    "log_sigmoid": lambda x: -math.log1p(math.exp(-x)),
+    "sigmoid": lambda x: math.exp(_log_sigmoid(x)),
+    "log_sigmoid": _log_sigmoid,
     "stop_gradient": lambda x: x,
-    "comb": lambda n, k: float(math.comb(int(n), int(k))),
+    "comb": _comb,
 }
 
 KEEPS_UNIT = frozenset({"+", "-", "*", "//", "maximum", "minimum", "neg"})
+
+
+def check_number(value: object) -> None:
+    """Raises ValueError for a number that no plan can hold."""
+    if isinstance(value, complex) or (isinstance(value, float) and not math.isfinite(value)):
+        raise ValueError("the result is no finite number")
+    if isinstance(value, int) and abs(value) > LARGEST_INT:
+        raise ValueError("the whole number is too large; write it as a float, such as `1e30`")
 
 
 def fold(fn: str, values: list[Constant]) -> Constant:
@@ -54,9 +85,11 @@ def fold(fn: str, values: list[Constant]) -> Constant:
     if len(units) > 1:
         raise ValueError(f"{' and '.join(sorted(units))} don't mix")
     plain = [v.value if isinstance(v, Size) else v for v in values]
-    if any(isinstance(v, str) for v in plain) and fn not in ("==", "!=", "where"):
+    texts = [isinstance(v, str) for v in plain]
+    if any(texts) and fn not in ("==", "!=", "where") and not (fn == "+" and all(texts)):
         raise TypeError("text has no arithmetic")
     result = FUNCTIONS[fn](*plain)
+    check_number(result)
     if units and fn in KEEPS_UNIT and float(result).is_integer():
         return Size(int(result), units.pop())
     return result  # type: ignore[no-any-return]

@@ -10,26 +10,71 @@ from ...graph import Constant, Operand, Ref, Size
 from .context import Context, Env
 from .expressions import evaluate
 
+Given = Mapping[str, Operand]
+"""Options by name. One that was refused is None, so that nothing is said twice of it."""
 
-def read_options(context: Context, env: Env, args: Sequence[ast.Arg], table: Options, what: str) -> dict[str, Operand]:
+RANGES: Mapping[str, tuple[float | None, float | None]] = {
+    "n": (1, None),
+    "max_new_tokens": (1, None),
+    "min_new_tokens": (0, None),
+    "temperature": (0, None),
+    "top_k": (0, None),
+    "top_p": (0, 1),
+    "max_staleness": (0, None),
+    "dropout": (0, 1),
+    "epochs": (1, None),
+    "minibatches": (1, None),
+    "rounds": (1, None),
+    "lr": (0, None),
+    "beta1": (0, 1),
+    "beta2": (0, 1),
+    "eps": (0, None),
+    "weight_decay": (0, None),
+    "clip_norm": (0, None),
+    "warmup": (0, None),
+    "decay": (1, None),
+    "floor": (0, 1),
+}
+"""The least and the largest value of each option that has one."""
+
+WHOLE = frozenset({"max_new_tokens"})
+"""Options that take any expression, but as a constant a whole number."""
+
+
+def read_options(context: Context, env: Env, args: Sequence[ast.Arg], table: Options, what: str) -> Given:
     """The options given, checked; those not given are absent. `what` names the construct in messages."""
     found: dict[str, Operand] = {}
     for arg in args:
         if arg.name is None:
             context.refuse("E0109", f"{what} takes no further positional argument", env, arg.span, help=_all(table))
+            found.setdefault(next(iter(table)), None)
         elif arg.name not in table:
             message = f"{what} has no option `{arg.name}`"
             context.refuse("E0105", message, env, arg.span, help=suggest(arg.name, table))
-        elif arg.name in found:
+            found.setdefault(nearest(arg.name, table) or arg.name, None)
+        elif found.get(arg.name) is not None:
             context.refuse("E0109", f"option `{arg.name}` is given twice", env, arg.span)
         else:
             found[arg.name] = _value(context, env, arg, table[arg.name], what)
     return found
 
 
-def with_defaults(found: Mapping[str, Operand], table: Options) -> dict[str, Operand]:
-    """Every option of the table, with its default where it wasn't given."""
-    return {name: found.get(name, option.default) for name, option in table.items()}  # type: ignore[misc]
+def refused(given: Given, *names: str) -> bool:
+    """Whether one of these options was given, and refused."""
+    return any(n in given and given[n] is None for n in names)
+
+
+def with_defaults(found: Given, table: Options) -> dict[str, Operand]:
+    """Every option of the table, with its default where it wasn't given (or was refused)."""
+    return {name: _or_default(found.get(name), option) for name, option in table.items()}
+
+
+def _or_default(value: Operand, option: Option) -> Operand:
+    default: Operand = option.default  # type: ignore[assignment]
+    return default if value is None else value
+
+
+# ---------------------------------------------------------------- one option
 
 
 def _value(context: Context, env: Env, arg: ast.Arg, option: Option, what: str) -> Operand:
@@ -38,33 +83,38 @@ def _value(context: Context, env: Env, arg: ast.Arg, option: Option, what: str) 
     if option.kind == "word" and isinstance(arg.value, ast.Name):
         return _refuse_choice(context, env, arg, arg.value.id, option)
     value = evaluate(context, env.anonymous(), arg.value)
-    if option.kind == "value":
-        return _plain(value)
+    if context.is_error(value):
+        return None
     if isinstance(value, Ref):
-        node = context.node(env.scope, value)
-        if node is None or node.op != "error":
-            message = f"option `{arg.name}` of {what} must be known at compile time"
-            context.refuse("E0113", message, env, arg.value.span, help="use a number or a parameter of the flow")
-        return option.default  # type: ignore[return-value]
+        if option.kind == "value":
+            return value
+        message = f"option `{arg.name}` of {what} must be known at compile time"
+        context.refuse("E0113", message, env, arg.value.span, help="use a number or a parameter of the flow")
+        return None
     return _constant(context, env, arg, value, option)
-
-
-def _plain(value: Operand) -> Operand:
-    return value.value if isinstance(value, Size) else value
 
 
 def _constant(context: Context, env: Env, arg: ast.Arg, value: Constant, option: Option) -> Operand:
     if option.kind == "size":
-        return sized(context, env, value, option.units, arg.name or "", arg.value.span) or option.default  # type: ignore[return-value]
+        return sized(context, env, value, option.units, arg.name or "", arg.value.span)
     if option.choices and value not in option.choices:
         return _refuse_choice(context, env, arg, value, option)
-    plain = _plain(value)
-    if _fits(plain, option.kind):
-        return plain
-    wanted = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}[option.kind]
-    shown = _shown(plain)
-    context.refuse("E0113", f"option `{arg.name}` takes {wanted}, not {shown}", env, arg.value.span)
-    return option.default  # type: ignore[return-value]
+    if isinstance(value, Size):
+        message = f"option `{arg.name}` takes a plain number, not a size in {value.unit}"
+        context.refuse("E0206", message, env, arg.value.span, help=f"write `{arg.name}={value.value}`")
+        return None
+    kind = _kind(arg.name or "", option)
+    if not _fits(value, kind):
+        wanted = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}[kind]
+        context.refuse("E0113", f"option `{arg.name}` takes {wanted}, not {_shown(value)}", env, arg.value.span)
+        return None
+    return _within(context, env, arg, value)
+
+
+def _kind(name: str, option: Option) -> str:
+    if option.kind != "value":
+        return option.kind
+    return "int" if name in WHOLE else "float"
 
 
 def _fits(value: object, kind: str) -> bool:
@@ -78,30 +128,39 @@ def _fits(value: object, kind: str) -> bool:
     return isinstance(value, str)
 
 
+def _within(context: Context, env: Env, arg: ast.Arg, value: Constant) -> Operand:
+    """The value, if it is in the option's range."""
+    least, most = RANGES.get(arg.name or "", (None, None))
+    if not isinstance(value, int | float) or ((least is None or value >= least) and (most is None or value <= most)):
+        return value
+    allowed = f"is at least {least}" if most is None else f"is between {least} and {most}"
+    context.refuse("E0113", f"option `{arg.name}` {allowed}, not {value}", env, arg.value.span)
+    return None
+
+
+# ---------------------------------------------------------------- sizes and choices
+
+
 def sized(context: Context, env: Env, value: Constant, units: tuple[str, ...], name: str, span: Span) -> Size | None:
     """A size in one of `units`, or a report of what is wrong with its unit."""
     if isinstance(value, Size) and value.unit in units and value.value > 0:
         return value
     choices = " or ".join(f"`{value.value if isinstance(value, Size) else value} {u}`" for u in units)
     if isinstance(value, Size) and value.unit in units:
-        context.refuse("E0113", f"`{name}` must be at least 1, not {value.value}", env, span)
+        context.refuse("E0113", f"`{name}` is at least 1, not {value.value}", env, span)
     elif isinstance(value, Size):
-        close = nearest(value.unit, units)
         message = f"`{name}` is counted in {' or '.join(units)}, not in {value.unit}"
-        context.refuse(
-            "E0206", message, env, span, help=f"did you mean `{value.value} {close}`?" if close else f"write {choices}"
-        )
+        context.refuse("E0206", message, env, span, help=f"write {choices}")
     elif isinstance(value, int) and not isinstance(value, bool):
-        context.refuse("E0206", f"`{name}={value}` needs a unit", env, span, help=f"write {choices}")
+        context.refuse("E0206", f"`{name}` needs a unit: {value} of what?", env, span, help=f"write {choices}")
     else:
         context.refuse("E0206", f"`{name}` takes a size such as `16 {units[0]}`, not {_shown(value)}", env, span)
     return None
 
 
-def _refuse_choice(context: Context, env: Env, arg: ast.Arg, value: object, option: Option) -> Operand:
+def _refuse_choice(context: Context, env: Env, arg: ast.Arg, value: object, option: Option) -> None:
     message = f"option `{arg.name}` can't be {_shown(value)}"
     context.refuse("E0113", message, env, arg.value.span, help=suggest(str(value), option.choices))
-    return option.default  # type: ignore[return-value]
 
 
 def _shown(value: object) -> str:

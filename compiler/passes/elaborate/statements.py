@@ -1,22 +1,17 @@
 """Statements of a flow: each becomes nodes of the block it stands in."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from ....dsl import ast
-from ....dsl.diagnostics import suggest
-from ....dsl.vocabulary import (
-    COLLECT_OPTIONS,
-    CONSTRUCTOR_OPTIONS,
-    MODEL_CONSTRUCTORS,
-    OPTIMIZERS,
-    RESERVED,
-    STATE_FUNCTIONS,
-    UPDATE_OPTIONS,
-)
-from ...graph import Operand, Ref, Role, Size, State
+from ....dsl.diagnostics import nearest, suggest
+from ....dsl.vocabulary import COLLECT_OPTIONS, OPTIMIZERS, STATE_FUNCTIONS, UPDATE_OPTIONS
+from ...graph import ERROR, Operand, Ref
 from .context import Context, Env, Meaning, ModelUse, Scope
-from .expressions import BUILTINS, evaluate, resolve
+from .expressions import evaluate, resolve
+from .names import claim
 from .options import read_options, sized, with_defaults
+from .roles import declare_roles
 
 ALLOWED = {
     "flow": (
@@ -37,13 +32,36 @@ ALLOWED = {
 }
 """Which statements each block may hold."""
 
+PLACES = {
+    "flow": "the flow itself",
+    "when": "a `when`",
+    "every": "an `every`",
+    "collect": "a `collect`",
+    "update": "an `update`",
+}
+"""How a message calls a block."""
+
 
 def elaborate_block(context: Context, scope: Scope, body: Sequence[ast.FlowStatement]) -> None:
     """Elaborate a block. Its names are declared first: order in the file means nothing."""
     for statement in body:
         _declare(context, scope, statement)
+    if scope.kind == "flow":
+        declare_roles(context, scope, body)
     for statement in body:
         elaborate_statement(context, scope, statement)
+    _unread_constants(context, scope, body)
+
+
+def _unread_constants(context: Context, scope: Scope, body: Sequence[ast.FlowStatement]) -> None:
+    """Warn of names for constants that nothing reads; those for values of the graph are checked there."""
+    for statement in body if not context.report.has_errors else ():
+        if isinstance(statement, ast.Assign) and statement.name not in scope.read:
+            value = scope.names.get(statement.name)
+            outside = scope.parent is not None and scope.kind == "collect" and statement.name in scope.parent.spans
+            if not isinstance(value, Ref) and not outside:
+                message = f"`{statement.name}` is never used"
+                context.report.add("W0101", message, statement.span, help="drop it, or record it with `metric`")
 
 
 def elaborate_statement(context: Context, scope: Scope, statement: ast.FlowStatement) -> None:
@@ -55,6 +73,8 @@ def elaborate_statement(context: Context, scope: Scope, statement: ast.FlowState
         return
     env = Env(scope, context.module)
     match statement:
+        case ast.Assign() if scope.spans.get(statement.name) != statement.span:
+            evaluate(context, env, statement.value)  # the name is another's, which was reported
         case ast.Assign():
             scope.names[statement.name] = _assign(context, env, statement)
         case ast.Metric():
@@ -82,14 +102,10 @@ def elaborate_statement(context: Context, scope: Scope, statement: ast.FlowState
 def elaborate_pending(context: Context, scope: Scope, name: str) -> Meaning:
     """A name that is used before its statement was reached."""
     statement, owner = scope.pending.pop(name)
-    if isinstance(statement, ast.Collect):
-        elaborate_statement(context, owner, statement)
-        return scope.names[name]
     if id(statement) in owner.done:
         env = Env(scope, context.module)
-        return context.refuse(
-            "E0112", f"`{name}` depends on itself", env, statement.span, help="a value of the step before is a `state`"
-        )
+        help = "a value of the step before is a `state`"
+        return context.refuse("E0112", f"`{name}` depends on itself", env, statement.span, help=help)
     elaborate_statement(context, owner, statement)
     return owner.names[name]
 
@@ -100,64 +116,22 @@ def elaborate_pending(context: Context, scope: Scope, name: str) -> Meaning:
 def _declare(context: Context, scope: Scope, statement: ast.FlowStatement) -> None:
     if isinstance(statement, ast.Collect) and scope.kind == "flow":
         for inner in statement.body:
-            if isinstance(inner, ast.Assign) and _claim(context, scope, inner.name, inner):
+            if isinstance(inner, ast.Assign) and claim(context, scope, inner.name, inner):
                 scope.pending[inner.name] = (statement, scope)
-    elif isinstance(statement, ast.Assign) and _claim(context, scope, statement.name, statement):
+    elif isinstance(statement, ast.Assign) and claim(context, scope, statement.name, statement):
         scope.pending[statement.name] = (statement, scope)
 
 
-def _claim(context: Context, scope: Scope, name: str, node: ast.Node) -> bool:
-    """Whether the block may give this name; a second assignment and shadowing are refused.
-
-    The names of a `collect` are claimed twice with one span: in it, and around it, where they mean the kept rows.
-    """
-    from ....dsl.diagnostics import Note
-
-    if name in scope.spans:
-        first = (Note("first assigned here", scope.spans[name]),)
-        help = "give the second value another name; a value that changes from step to step is a `state`"
-        context.report.add("E0102", f"`{name}` is assigned twice", node.span, notes=first, help=help)
-        return False
-    scope.spans[name] = node.span
-    taken = _taken(context, scope, name)
-    if taken:
-        context.report.add(
-            "E0103", f"`{name}` is already {taken}", node.span, help="choose another name: names never shadow"
-        )
-    return taken is None
-
-
-def _taken(context: Context, scope: Scope, name: str) -> str | None:
-    if name in RESERVED:
-        return "a word of the language"
-    if name in BUILTINS or name in MODEL_CONSTRUCTORS or name in OPTIMIZERS:
-        return "a built-in function"
-    if name in context.params:
-        return "a parameter of the flow"
-    if name in context.roles:
-        return "a model"
-    if name in context.states:
-        return "a state"
-    if name in context.module.names:
-        return "an imported or defined name"
-    outer = next((s for s in scope.chain()[1:] if name in s.spans and s.spans[name] != scope.spans[name]), None)
-    return f"assigned in the block around, in line {outer.spans[name].line}" if outer else None
-
-
 def _misplaced(context: Context, scope: Scope, statement: ast.FlowStatement) -> None:
+    context.emit(Env(scope, context.module), "error", {}, statement.span, type=ERROR)
     words = {ast.ModelDecl: "model", ast.StateDecl: "state", ast.Keep: "keep"}
     word = words.get(type(statement), type(statement).__name__.lower())
-    where = {"flow": "the flow itself", "update": "an `update`", "collect": "a `collect`"}.get(
-        scope.kind, f"a `{scope.kind}`"
-    )
-    homes = [k for k, kinds in ALLOWED.items() if isinstance(statement, kinds)]
-    help = f"`{word}` stands in {' or '.join('the flow itself' if h == 'flow' else f'a `{h}` block' for h in homes)}"
-    context.report.add("E0311", f"`{word}` can't stand in {where}", statement.span, help=help)
+    homes = [PLACES[k] for k, kinds in ALLOWED.items() if isinstance(statement, kinds)]
+    help = f"`{word}` stands in {' or in '.join(homes)}"
+    context.report.add("E0311", f"`{word}` can't stand in {PLACES[scope.kind]}", statement.span, help=help)
 
 
 def _assign(context: Context, env: Env, statement: ast.Assign) -> Meaning:
-    from dataclasses import replace
-
     value = evaluate(context, replace(env, target=statement.name), statement.value)
     if isinstance(value, Ref):
         context.name_value(env.scope, value, statement.name)
@@ -165,76 +139,7 @@ def _assign(context: Context, env: Env, statement: ast.Assign) -> Meaning:
     return value
 
 
-# ---------------------------------------------------------------- models and states
-
-
-def declare_roles(context: Context, scope: Scope, body: Sequence[ast.FlowStatement]) -> None:
-    """Models and states, known before anything that uses them."""
-    env = Env(scope, context.module)
-    for statement in body:
-        if isinstance(statement, ast.ModelDecl) and _claim(context, scope, statement.name, statement):
-            role = _role(context, env, statement.name, statement.value)
-            context.roles[statement.name] = role or Role(statement.name, "unknown", None, span=statement.span)
-        elif isinstance(statement, ast.StateDecl) and _claim(context, scope, statement.name, statement):
-            initial = evaluate(context, env, statement.value)
-            if isinstance(initial, Ref | str) or initial is None or isinstance(initial, Size):
-                context.refuse(
-                    "E0113",
-                    f"state `{statement.name}` starts from a number known at compile time",
-                    env,
-                    statement.value.span,
-                )
-                initial = 0.0
-            context.states[statement.name] = State(statement.name, initial, statement.span)
-
-
-def _role(context: Context, env: Env, name: str, value: ast.Expr) -> Role | None:
-    match value:
-        case ast.Call(func=ast.Name(id="frozen"), args=(ast.Arg(value=inner),)):
-            return _frozen(context, env, name, inner, value)
-        case ast.Call(func=ast.Name(id=kind)) if kind in MODEL_CONSTRUCTORS:
-            return _constructed(context, env, name, kind, value)
-    help = (
-        f"allowed: {', '.join(f'`{c}(…)`' for c in MODEL_CONSTRUCTORS)}, or `frozen(…)` of one of these or of a model"
-    )
-    context.refuse("E0312", f"this makes no model for `{name}`", env, value.span, help=help)
-    return None
-
-
-def _frozen(context: Context, env: Env, name: str, inner: ast.Expr, whole: ast.Call) -> Role | None:
-    from dataclasses import replace
-
-    if isinstance(inner, ast.Name) and inner.id in context.roles:
-        source = context.roles[inner.id]
-        base = source.of or source.name
-        return replace(
-            source, name=name, frozen=True, of=None if source.frozen and not source.of else base, span=whole.span
-        )
-    if isinstance(inner, ast.Name):
-        help = suggest(inner.id, context.roles) or "declare the model above it"
-        context.refuse("E0101", f"unknown model `{inner.id}`", env, inner.span, help=help)
-        return None
-    role = _role(context, env, name, inner)
-    return replace(role, frozen=True, span=whole.span) if role else None
-
-
-def _constructed(context: Context, env: Env, name: str, kind: str, value: ast.Call) -> Role | None:
-    if not value.args or value.args[0].name not in (None, "path"):
-        context.refuse(
-            "E0108",
-            f"{kind} needs a model's path or hub id",
-            env,
-            value.span,
-            help=f'write `{kind}("Qwen/Qwen2.5-0.5B-Instruct")`',
-        )
-        return None
-    path = evaluate(context, env, value.args[0].value)
-    options = read_options(context, env, value.args[1:], CONSTRUCTOR_OPTIONS, kind)
-    if not isinstance(path, str):
-        if not isinstance(path, Ref):
-            context.refuse("E0113", f"{kind} takes a path as text, not `{path}`", env, value.args[0].span)
-        return None
-    return Role(name, kind, path, options=with_defaults(options, CONSTRUCTOR_OPTIONS), span=value.span)
+# ---------------------------------------------------------------- the next step's models and states
 
 
 def _next(context: Context, env: Env, statement: ast.Next) -> None:
@@ -288,7 +193,7 @@ def _region(
     env: Env,
     op: str,
     args: dict[str, Operand],
-    attrs: dict[str, object],
+    attrs: Mapping[str, object],
     statement: ast.Update | ast.When | ast.Every | ast.Collect,
     role: str | None = None,
 ) -> Scope:
@@ -299,32 +204,44 @@ def _region(
 
 
 def _update(context: Context, env: Env, statement: ast.Update) -> None:
-    if statement.model not in context.roles:
-        help = suggest(statement.model, context.roles)
-        context.refuse("E0101", f"unknown model `{statement.model}`", env, statement.span, help=help)
-        return
+    model = statement.model
+    if model not in context.roles:
+        help = suggest(model, context.roles)
+        context.refuse(
+            "E0101",
+            f"unknown model `{model}`",
+            env,
+            statement.name_span if statement.name_span.line else statement.span,
+            help=help,
+        )
+        model = nearest(model, context.roles) or next(iter(context.roles), model)  # look at its block as well
     optimizer = _optimizer(context, env, statement)
-    options = read_options(context, env, statement.args[1:], UPDATE_OPTIONS, "update")
-    attrs = {"model": statement.model, "optimizer": optimizer, **with_defaults(options, UPDATE_OPTIONS)}
-    _region(context, env, "update", {}, attrs, statement, role=statement.model)
+    rest = statement.args[1:] if _is_made(statement.args) else statement.args
+    options = read_options(context, env, rest, UPDATE_OPTIONS, "update")
+    attrs = {"model": model, "optimizer": optimizer, **with_defaults(options, UPDATE_OPTIONS)}
+    _region(context, env, "update", {}, attrs, statement, role=model)
+
+
+def _is_made(args: Sequence[ast.Arg]) -> bool:
+    """Whether an update's arguments start with something that may have been meant as its optimizer."""
+    return bool(args) and args[0].name is None
 
 
 def _optimizer(context: Context, env: Env, statement: ast.Update) -> dict[str, object]:
     match statement.args:
         case (ast.Arg(name=None, value=ast.Call(func=ast.Name(id=name)) as made), *_) if name in OPTIMIZERS:
             table = OPTIMIZERS[name]
-            options = with_defaults(read_options(context, env, made.args, table, name), table)
-            rate = options["lr"]
-            if not isinstance(rate, int | float) or isinstance(rate, bool) or rate < 0:
-                shown = "nothing" if rate is None else f"`{rate}`"
-                context.refuse(
-                    "E0113",
-                    f"{name} needs a learning rate, a number known at compile time, not {shown}",
-                    env,
-                    made.span,
-                    help=f"write `{name}(lr=1e-6)`",
-                )
-            return {"name": name, **options}
+            given = read_options(context, env, made.args, table, name)
+            help = f"write `{name}(lr=1e-6)`"
+            if "lr" not in given:
+                context.refuse("E0108", f"{name} needs a learning rate", env, made.span, help=help)
+            elif isinstance(given["lr"], Ref):
+                message = f"the learning rate of {name} must be known at compile time"
+                context.refuse("E0113", message, env, made.span, help=help)
+            return {"name": name, **with_defaults(given, table)}
+        case (ast.Arg(name=None, value=ast.Call(func=ast.Name(id=name)) as made), *_):
+            context.refuse("E0101", f"unknown optimizer `{name}`", env, made.func.span, help=suggest(name, OPTIMIZERS))
+            return {}
     help = f"write `update {statement.model}(adamw(lr=1e-6), …):`"
     context.refuse("E0108", "an update starts with its optimizer", env, statement.span, help=help)
     return {}
@@ -332,12 +249,13 @@ def _optimizer(context: Context, env: Env, statement: ast.Update) -> dict[str, o
 
 def _every(context: Context, env: Env, statement: ast.Every) -> None:
     period = evaluate(context, env, statement.period)
-    if isinstance(period, Ref):
-        context.refuse("E0113", "a period is known at compile time", env, statement.period.span)
-        return
-    size = sized(context, env, period, ("steps",), "every", statement.period.span)
-    if size:
-        _region(context, env, "every", {}, {"period": size.value}, statement)
+    size = None
+    if not isinstance(period, Ref):
+        size = sized(context, env, period, ("steps",), "every", statement.period.span)
+    elif not context.is_error(period):
+        help = "for a condition that changes write `when`, such as `when step % 20 == 0:`"
+        context.refuse("E0113", "a period is known at compile time", env, statement.period.span, help=help)
+    _region(context, env, "every", {}, {"period": size.value if size else 1}, statement)
 
 
 def _collect(context: Context, env: Env, statement: ast.Collect) -> None:
@@ -346,12 +264,16 @@ def _collect(context: Context, env: Env, statement: ast.Collect) -> None:
         value = evaluate(context, env, statement.args[0].value)
         if not isinstance(value, Ref):
             target = sized(context, env, value, ("prompts",), "collect", statement.args[0].span)
+        elif not context.is_error(value):
+            message = "the target of collect is known at compile time"
+            context.refuse("E0113", message, env, statement.args[0].span, help="write `collect(64 prompts, …):`")
     else:
         context.refuse(
             "E0108", "collect needs how much to keep", env, statement.span, help="write `collect(64 prompts, …):`"
         )
-    options = read_options(context, env, statement.args[1:], COLLECT_OPTIONS, "collect")
-    attrs = {"target": target.value if target else 1, **with_defaults(options, COLLECT_OPTIONS)}
+    rest = statement.args[1:] if _is_made(statement.args) else statement.args
+    options = read_options(context, env, rest, COLLECT_OPTIONS, "collect")
+    attrs = {"target": target.value if target else None, **with_defaults(options, COLLECT_OPTIONS)}
     inner = _region(context, env, "collect", {}, attrs, statement)
     region = env.scope.nodes[-1].id
     for name, meaning in inner.names.items():
@@ -361,16 +283,14 @@ def _collect(context: Context, env: Env, statement: ast.Collect) -> None:
 
 def _collected(context: Context, env: Env, name: str, meaning: Meaning, region: int, statement: ast.Collect) -> Meaning:
     """After the block, a name of it means the kept rows of all rounds."""
-    from dataclasses import replace
-
-    if not isinstance(meaning, Ref):
+    if not isinstance(meaning, Ref) or context.is_error(meaning):
         return meaning
     named = replace(env, target=name)
     return context.emit(named, "collected", {"value": meaning}, statement.span, {"region": region})
 
 
 def _keep_rows(context: Context, env: Env, statement: ast.Keep) -> None:
-    rows = resolve(context, env, ast.Name(statement.name, span=statement.span))
+    at = statement.name_span if statement.name_span.line else statement.span
+    rows = evaluate(context, env, ast.Name(statement.name, span=at))
     where = evaluate(context, env, statement.where)
-    if isinstance(rows, Ref):
-        context.emit(env, "keep_rows", {"rows": rows, "where": where}, statement.span)
+    context.emit(env, "keep_rows", {"rows": rows, "where": where}, statement.span)

@@ -32,7 +32,6 @@ def _type(context: Context, node: Node) -> Type:
         notes = list(refusal.notes)
         if node.origin:
             notes.append(Note("in this definition", node.origin))
-        context.report.add(
-            refusal.code, refusal.message, node.span, label=refusal.label, notes=notes, help=refusal.help
-        )
+        span = context.span(refusal.at, node.span)
+        context.report.add(refusal.code, refusal.message, span, label=refusal.label, notes=notes, help=refusal.help)
         return ERROR

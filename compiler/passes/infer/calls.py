@@ -36,12 +36,19 @@ def _check_dtype(context: Context, operator: Operator, param: Parameter, operand
             else None
         )
         message = f"`{operator.name}` can't take {context.named(operand)}, a {given.dtype}, as `{param.name}`"
-        raise Refusal("E0205", message, help=help)
+        raise Refusal("E0205", message, at=operand, help=help)
     if allowed and given.dtype not in allowed:
         message = (
             f"`{param.name}` of `{operator.name}` is {param.hint.dtype}; {context.named(operand)} is {given.dtype}"
         )
-        raise Refusal("E0205", message)
+        help = f"pass {_wanted(param.hint.dtype)}, or change the hint in `{operator.module}`"
+        raise Refusal("E0205", message, at=operand, help=help)
+
+
+def _wanted(dtype: str) -> str:
+    return {"text": "text, such as `rollout.text` or a column", "messages": "a column of chat messages"}.get(
+        dtype, f"{'an' if dtype[0] in 'aeio' else 'a'} {dtype}"
+    )
 
 
 def _seen(params: dict[str, Parameter], node: Node, kind: str) -> list[Operand]:
@@ -62,9 +69,12 @@ def _row_axis(context: Context, node: Node, operator: Operator, params: dict[str
 def _parent_axis(context: Context, node: Node, members: list[Operand], kind: str) -> Axis | None:
     inner = _same_axis(context, members, kind)
     if kind == "sequence" and inner.kind != "token":
-        raise Refusal(
-            "E0205", f'{context.named(members[0])} has no token axis, which `Float[Tensor, "token"]` asks for'
-        )
+        message = f'{context.named(members[0])} has no token axis, which `Float[Tensor, "token"]` asks for'
+        raise Refusal("E0205", message, at=members[0], help=f"it is on `{inner}`; pass a value per token")
+    if inner.parent is None:
+        message = f"`{inner}` has nothing above it, so its rows are no group"
+        help = "`Batch[…]` sees all rows in scope; a group is what `n=8` samples of one prompt are"
+        raise Refusal("E0205", message, at=members[0], help=help)
     others = [a for a in node.args.values() if a not in members]
     outer = context.join(*others) if others else None
     if outer is not None and (inner.parent is None or outer not in inner.parent.chain()):
@@ -78,10 +88,12 @@ def _same_axis(context: Context, members: list[Operand], kind: str) -> Axis:
     axes = {context.type(a).axis for a in members}
     context.join(*members)
     axis = next(iter(axes))
+    if axis is None and len(axes) == 1:
+        raise Refusal("E0205", f"{context.named(members[0])} is a scalar, no {kind}", at=members[0])
     if len(axes) != 1 or axis is None:
-        raise Refusal(
-            "E0201", f"the {kind} arguments of one call are on different axes: {', '.join(f'`{a}`' for a in axes)}"
-        )
+        shown = ", ".join(sorted(f"`{a}`" if a else "a scalar" for a in axes))
+        message = f"the {kind} arguments of one call are on different axes: {shown}"
+        raise Refusal("E0201", message, help="`expand(x, to=rollout.token)` brings a value to an axis below it")
     return axis
 
 
@@ -91,5 +103,6 @@ def _result(context: Context, node: Node, operator: Operator, hint: Hint, row: A
     params = {p.name: p for p in operator.params}
     members = _seen(params, node, hint.sees)
     if not members:
-        raise Refusal("E0602", f"`{operator.name}` returns a {hint.sees}, but no parameter of it is one")
+        message = f"`{operator.name}` returns a {hint.sees}, but no argument of this call is one"
+        raise Refusal("E0602", message, help="return one value per call, or take a parameter with the same hint")
     return Type(hint.dtype, context.join(*members))

@@ -9,13 +9,20 @@ from ...graph import Axis, AxisName, Graph, Node, Operand, Ref, Size, Type
 
 
 class Refusal(Exception):
-    """Raised by a rule; the node's span is added where it is caught."""
+    """Raised by a rule; the node's span is added where it is caught. `at`: the operand that is to blame."""
 
     def __init__(
-        self, code: str, message: str, *, label: str = "", help: str | None = None, notes: tuple[Note, ...] = ()
+        self,
+        code: str,
+        message: str,
+        *,
+        at: Operand = None,
+        label: str = "",
+        help: str | None = None,
+        notes: tuple[Note, ...] = (),
     ) -> None:
         super().__init__(message)
-        self.code, self.message, self.label, self.help, self.notes = code, message, label, help, notes
+        self.code, self.message, self.at, self.label, self.help, self.notes = code, message, at, label, help, notes
 
 
 @dataclass
@@ -50,6 +57,13 @@ class Context:
         if node.op == "field":
             return f"`{self.named(node.args['record']).strip('`')}.{node.attrs['field']}`"
         return f"`{node.name}`" if node.is_named else "this"
+
+    def span(self, operand: Operand, within: Span) -> Span:
+        """Where an operand is written, if that is inside `within`; else all of `within`."""
+        if not isinstance(operand, Ref):
+            return within
+        span = self.nodes[operand.id].span
+        return span if _contains(within, span) else within
 
     def open(self, axis: Axis, node: Node) -> Axis:
         """Remember where an axis was opened, for messages."""
@@ -107,6 +121,12 @@ class Context:
             has = ", ".join(f"`{a}`" for a in within.chain())
             raise Refusal("E0204", f"{what} has no axis `{found}`", help=f"its axes are {has}")
         return found
+
+
+def _contains(outer: Span, inner: Span) -> bool:
+    starts = (outer.line, outer.column) <= (inner.line, inner.column)
+    ends = (inner.end_line, inner.end_column) <= (outer.end_line, outer.end_column)
+    return outer.path == inner.path and starts and ends
 
 
 def axes_of(type: Type) -> tuple[Axis, ...]:

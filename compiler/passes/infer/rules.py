@@ -11,6 +11,7 @@ from .calls import call_type
 from .context import Context, Refusal
 
 NUMERIC = frozenset({"float", "int", "bool", "any"})
+INTEGER = frozenset({"int", "any"})
 COMPARISONS = frozenset({"==", "!=", "<", "<=", ">", ">="})
 LOGIC = frozenset({"and", "or", "not"})
 FLOAT_RESULT = frozenset({"/", "exp", "ln", "sqrt", "sigmoid", "log_sigmoid", "comb", "mean", "std", "var", "quantile"})
@@ -57,14 +58,26 @@ def _map(context: Context, node: Node) -> Type:
     for operand, type in zip(node.args.values(), types, strict=True):
         if type.is_record:
             help = _record_help(type)
-            raise Refusal("E0205", f"{context.named(operand)} is a {type.dtype}, no number", help=help)
+            raise Refusal("E0205", f"{context.named(operand)} is a {type.dtype}, no number", at=operand, help=help)
         if type.dtype not in NUMERIC and not (fn in ("==", "!=", "where") and type.dtype == "text"):
-            raise Refusal(
-                "E0205",
-                f"`{fn}` can't take {_a(type.dtype)}: {context.named(operand)}",
-                help="make it a number with a Python function",
-            )
+            message = f"`{fn}` can't take {_a(type.dtype)}: {context.named(operand)}"
+            raise Refusal("E0205", message, at=operand, help="make it a number with a Python function")
+    _check_texts(context, node, fn)
     return Type(_map_dtype(fn, types), context.join(*node.args.values()))
+
+
+def _check_texts(context: Context, node: Node, fn: str) -> None:
+    """Text is compared with text, and chosen between texts; a condition is never one."""
+    condition = node.args["0"] if fn == "where" else None
+    if condition is not None and context.type(condition).dtype == "text":
+        message = f"the condition of `where` is true or false, not text: {context.named(condition)}"
+        raise Refusal("E0205", message, at=condition, help='compare it, such as `x == "yes"`')
+    values = [a for k, a in node.args.items() if fn != "where" or k != "0"]
+    texts = [a for a in values if context.type(a).dtype == "text"]
+    numbers = [a for a in values if context.type(a).dtype not in ("text", "any")]
+    if texts and numbers:
+        message = f"`{fn}` mixes text, {context.named(texts[0])}, and a number, {context.named(numbers[0])}"
+        raise Refusal("E0205", message, help="quote the number, or make the text a number with a Python function")
 
 
 def _record_help(type: Type) -> str:
@@ -93,11 +106,24 @@ def _reduce(context: Context, node: Node) -> Type:
     type = context.type(x)
     if type.dtype not in NUMERIC and not (fn == "count" and type.dtype in ("text", "messages", "list")):
         help = _record_help(type) if type.is_record else None
-        raise Refusal("E0205", f"`{fn}` can't take {_a(type.dtype)}: {context.named(x)}", help=help)
+        raise Refusal("E0205", f"`{fn}` can't take {_a(type.dtype)}: {context.named(x)}", at=x, help=help)
     axis = context.join(*(node.args[n] for n in ("x", "where") if n in node.args))
     if axis is None:
-        raise Refusal("E0209", f"{context.named(x)} is a scalar: `{fn}` has nothing to pool")
+        help = "use it as it is; where a reduction must see rows, `expand(x, to=rollout.token)` brings it there"
+        raise Refusal("E0209", f"{context.named(x)} is a scalar: `{fn}` has nothing to pool", help=help)
+    _check_pooling(context, node, axis)
     return Type(_reduced_dtype(fn, type.dtype), _target(context, node, axis))
+
+
+def _check_pooling(context: Context, node: Node, axis: Axis) -> None:
+    """The condition and the fraction of a reduction."""
+    where, q = node.args.get("where"), node.args.get("q")
+    if where is not None and context.type(where).dtype not in NUMERIC:
+        raise Refusal("E0205", f"the condition `where=` is true or false, not {context.named(where)}", at=where)
+    if q is not None and (context.type(q).axis is not None or context.type(q).dtype not in NUMERIC):
+        raise Refusal("E0205", f"the fraction of `quantile` is a scalar, not {context.named(q)}", at=q)
+    if isinstance(q, int | float) and not 0 <= q <= 1:
+        raise Refusal("E0113", f"the fraction of `quantile` is between 0 and 1, not {q}", help="0.5 is the median")
 
 
 def _target(context: Context, node: Node, axis: Axis) -> Axis | None:
@@ -125,8 +151,11 @@ def _reduced_dtype(fn: str, dtype: str) -> str:
 def _expand(context: Context, node: Node) -> Type:
     x = context.type(node.args["x"])
     to = context.axis(node.attrs["to"], None, "this") if node.attrs["to"].owner else _no_owner(node)
+    if x.is_record:
+        raise Refusal("E0205", f"{context.named(node.args['x'])} is a {x.dtype}, no value", help=_record_help(x))
     if x.axis is not None and x.axis not in to.chain():
-        raise Refusal("E0201", f"`{x.axis}` isn't above `{to}`: it can't be expanded to it")
+        help = "reduce it: `mean(x, by=…)`" if to in x.axis.chain() else None
+        raise Refusal("E0201", f"`{x.axis}` isn't above `{to}`: it can't be expanded to it", help=help)
     return replace(x, axis=to)
 
 
@@ -147,13 +176,16 @@ def _rank(context: Context, node: Node) -> Type:
 def _keep(context: Context, node: Node) -> Type:
     record, where = context.type(node.args["record"]), context.type(node.args["where"])
     if record.dtype not in ("rollout", "rows") or record.axis is None:
-        raise Refusal("E0205", f"keep takes a rollout or rows, not {context.named(node.args['record'])}")
+        message = f"keep takes a rollout or rows, not {context.named(node.args['record'])}"
+        help = "keep the rollout, and compute the value of what is left" if record.axis else None
+        raise Refusal("E0205", message, at=node.args["record"], help=help)
     if context.join(node.args["record"], node.args["where"]) != record.axis:
-        raise Refusal(
-            "E0203",
-            f"the condition is on `{where.axis}`, the rows are on `{record.axis}`",
-            help=f"reduce it with `by={record.axis.kind}`",
-        )
+        message = f"the condition is on `{where.axis}`, the rows are on `{record.axis}`"
+        help = f"reduce it with `by={record.axis.kind}`"
+        raise Refusal("E0203", message, at=node.args["where"], help=help)
+    if where.dtype not in NUMERIC:
+        message = f"the condition of keep is true or false, not {_a(where.dtype)}"
+        raise Refusal("E0205", message, at=node.args["where"])
     kept = context.open(Axis(node.name, "sample", record.axis), node)
     return _moved(context, record, kept, node)
 
@@ -179,9 +211,11 @@ def _generate(context: Context, node: Node) -> Type:
         columns = ", ".join(f"`{n}`" for n, _ in prompts.fields)
         raise Refusal("E0104", f"{who} has no column `prompt`", help=f"pass the column to complete, one of {columns}")
     if prompts.dtype not in ("rows", "text", "messages", "any") or prompts.axis is None:
-        raise Refusal("E0205", f"generate takes rows, or a column of text or messages, not {who}")
+        message = f"generate takes rows, or a column of text or messages, not {who}"
+        help = f"continue its text: `{who.strip('`')}.text`" if prompts.dtype == "rollout" else None
+        raise Refusal("E0205", message, at=node.args["prompts"], help=help)
     for name in ("max_new_tokens", "temperature"):
-        context.join(node.args["prompts"], node.args[name])
+        _per_prompt(context, node, name, prompts.axis)
     rows = prompts.axis
     if node.attrs["n"] is not None:
         rows = context.open(Axis(node.name, "sample", prompts.axis), node)
@@ -190,11 +224,25 @@ def _generate(context: Context, node: Node) -> Type:
     return Type("rollout", rows, fields)
 
 
+def _per_prompt(context: Context, node: Node, name: str, rows: Axis) -> None:
+    """An option that may be a value per prompt."""
+    option = node.args[name]
+    type = context.type(option)
+    if option is not None and type.dtype not in (INTEGER if name == "max_new_tokens" else NUMERIC):
+        wanted = "a whole number" if name == "max_new_tokens" else "a number"
+        raise Refusal("E0205", f"`{name}` is {wanted}, not {_a(type.dtype)}: {context.named(option)}", at=option)
+    if context.join(node.args["prompts"], option) != rows:
+        message = f"`{name}` is known per prompt, `{rows}`; {context.named(option)} is on `{type.axis}`"
+        raise Refusal("E0203", message, at=option, help="give a number, or a column of the prompts")
+
+
 def _tokenise(context: Context, node: Node) -> Type:
     for name in ("prompt", "response"):
         type = context.type(node.args[name])
         if type.dtype not in ("text", "messages", "any") or type.axis is None:
-            raise Refusal("E0205", f"the {name} is a column of text, not {context.named(node.args[name])}")
+            message = f"the {name} is a column of text, not {context.named(node.args[name])}"
+            help = "take a column of the rows" if type.is_record else None
+            raise Refusal("E0205", message, at=node.args[name], help=help)
     rows = context.join(node.args["prompt"], node.args["response"])
     tokens = context.open(Axis(_token_owner(context, node), "token", rows), node)
     return Type("sequences", rows, (("tokens", Type("int", tokens)),))
@@ -245,8 +293,10 @@ def _sequences(context: Context, node: Node) -> Type:
 def _scalar(context: Context, node: Node, operand: Operand, what: str, code: str) -> Type:
     type = context.type(operand)
     if type.axis is not None or type.dtype not in NUMERIC:
-        help = "pool it: `mean(x)`, or `mean(mean(x, over=token))`" if type.axis else None
-        raise Refusal(code, f"{what} is a scalar, not {_shown(type)}", help=help)
+        help = "pool it: `mean(x)`, or `mean(mean(x, over=token))`"
+        if type.dtype not in NUMERIC:
+            help = _record_help(type) if type.is_record else "make it a number with a Python function"
+        raise Refusal(code, f"{what} must be one number, not {_shown(type)}", at=operand, help=help)
     return type
 
 
@@ -269,17 +319,20 @@ def _when(context: Context, node: Node) -> Type:
 def _keep_rows(context: Context, node: Node) -> Type:
     rows, where = context.type(node.args["rows"]), context.type(node.args["where"])
     if rows.dtype != "rows":
-        raise Refusal("E0205", f"`keep … where` takes the rows of a `read`, not {context.named(node.args['rows'])}")
-    if where.axis != rows.axis:
-        raise Refusal(
-            "E0203",
-            f"the condition is on `{where.axis or 'a scalar'}`, the rows are on `{rows.axis}`",
-            help="reduce it with `by=prompt`",
-        )
+        message = f"`keep … where` takes the rows of a `read`, not {context.named(node.args['rows'])}"
+        raise Refusal("E0205", message, help="a rollout's rows go with their prompts; say when a prompt is kept")
+    if where.axis != rows.axis or where.dtype not in NUMERIC:
+        shown = f"on `{where.axis}`" if where.axis else "a scalar"
+        message = f"the condition is {shown}, the rows are on `{rows.axis}`"
+        if where.axis == rows.axis:
+            message = f"the condition is {_a(where.dtype)}, neither true nor false"
+        help = "reduce it with `by=prompt`" if where.axis else "compare a value per prompt"
+        raise Refusal("E0203", message, at=node.args["where"], help=help)
     return rows
 
 
 def _collected(context: Context, node: Node) -> Type:
+    """The type inside of the block; whether the value has kept rows at all is checked where it is used."""
     return context.type(node.args["value"])
 
 
