@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from .. import noise
 from ..errors import RunError
-from .layers import compile_layers, eager_layers, is_compiled, set_dropout, widen_norms
+from .layers import compile_layers, eager_layers, is_compiled, replace_norms, set_dropout
 
 Kind = Literal["causal_lm", "value_model", "reward_model"]
 
@@ -131,8 +131,8 @@ def load_role(
         module = _load_module(kind, found, config, dtype, noise.key(seed, name))
         tokenizer = _load_tokenizer(found)
     set_dropout(module, dropout)
-    if dtype == torch.float64:
-        widen_norms(module)
+    if dtype != torch.bfloat16:  # there the library's rounding to float32 is what keeps the norm right
+        replace_norms(module)
     _own_memory(module)
     module.to(device).eval()
     return Role(kind, name, module, tokenizer, module.config, str(path), dropout)

@@ -18,7 +18,7 @@ from shardflow.runtime.models import (
     load_role,
     save_role,
 )
-from shardflow.runtime.models.layers import Float64RMSNorm, eager_layers, is_compiled
+from shardflow.runtime.models.layers import PlainRMSNorm, eager_layers, is_compiled
 
 from . import tiny
 from .conftest import RoleMaker
@@ -35,7 +35,7 @@ def test_a_float64_model_is_the_same_model(make_role: RoleMaker, family: str) ->
     wide, narrow = make_role(family), make_role(family, torch.float32)
     assert wide.dtype == torch.float64 and narrow.dtype == torch.float32
     assert torch.allclose(logprobs(wide).float(), logprobs(narrow), atol=1e-4)
-    assert not any("RMSNorm" in type(m).__name__ and type(m) is not Float64RMSNorm for m in wide.module.modules())
+    assert not any("RMSNorm" in type(m).__name__ and type(m) is not PlainRMSNorm for m in wide.module.modules())
 
 
 def test_all_dropout_is_zero_unless_asked(make_role: RoleMaker) -> None:
