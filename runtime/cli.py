@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 DESCRIPTION = """Run a flow: a .flow file, FILE:FLOW, algo.py:FLOW, or a compiled plan (.json)."""
@@ -25,6 +26,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--seed", type=int, default=0, help="seed of all noise and shuffling (default 0)")
     p.add_argument("--out", type=Path, help="output directory (default runs/FLOW)")
     p.add_argument("--resume", action="store_true", help="go on from the last commit in --out")
+    p.add_argument("--overwrite", action="store_true", help="replace the run that --out holds")
     p.add_argument("--save-every", type=int, default=50, metavar="STEPS", help="steps between commits (default 50)")
     p.add_argument(
         "--dtype",
@@ -50,8 +52,14 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Entry point. Returns the exit status: 0 done, 1 the run failed, 2 the flow or the options were refused."""
+    """Entry point. Returns the exit status: 0 done, 1 the run failed, 2 the flow or the options were refused.
+
+    130: it was stopped by Ctrl-C or SIGTERM.
+    """
     args = parser().parse_args(argv)
+    if args.resume and args.overwrite:
+        print("flowrun: --resume goes on with a run and --overwrite replaces it: give one of them", file=sys.stderr)
+        return 2
     for name, value in (
         ("--steps", args.steps),
         ("--save-every", args.save_every),
@@ -62,12 +70,16 @@ def main(argv: list[str] | None = None) -> int:
             print(f"flowrun: {name} is at least 1, not {value}", file=sys.stderr)
             return 2
     compiling = None if args.flow.endswith(".json") else _start_compiler(args)
-    from .errors import RunError, RunWarning
-    from .run import run_plan
+    from .run import run_plan  # torch, while the compiler is at work
 
     plan = _finish_compiler(compiling) if compiling else _read_plan(Path(args.flow))
-    if plan is None:
-        return 2
+    return 2 if plan is None else _run(run_plan, plan, args)
+
+
+def _run(run_plan: Callable[[bytes, argparse.Namespace], None], plan: bytes, args: argparse.Namespace) -> int:
+    from .errors import RunError, RunWarning
+    from .execution.stopping import Stopped
+
     warnings.showwarning = lambda message, category, *rest, **kw: (
         print(f"warning: {message}", file=sys.stderr) if issubclass(category, RunWarning) else None
     )
@@ -76,6 +88,13 @@ def main(argv: list[str] | None = None) -> int:
     except RunError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except OSError as error:  # a full disk, a folder that may not be written
+        where = f" ({error.filename})" if error.filename else ""
+        print(f"error: {error.strerror or error}{where}", file=sys.stderr)
+        return 1
+    except Stopped as stopped:
+        print(f"stopped after {stopped.step} steps; `--resume` goes on from there", file=sys.stderr)
+        return 130
     except KeyboardInterrupt:
         print("stopped; `--resume` goes on from the last commit", file=sys.stderr)
         return 130

@@ -2,31 +2,41 @@
 
 import argparse
 import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import torch
+
 from ..compiler.plan import Plan, PlanError, decode
-from .commits import CommitStore, restore_logs
-from .errors import RunError
+from .commits import Commit, CommitStore, restore_logs
+from .errors import RunError, RunWarning
+from .execution.ahead import Queues
 from .execution.loop import Run
 from .execution.session import Session, Settings, epochs_of, load_roles
 from .execution.state import check_resumable, restore_state
+from .execution.stopping import stop_requests
+from .models.loading import Role
 from .telemetry import Telemetry
+from .telemetry.telemetry import METRICS
 from .threads import default_threads, set_threads
 
 
 def run_plan(data: bytes, args: argparse.Namespace) -> None:
-    """Run a compiled plan with the options of the command line. Raises RunError."""
+    """Run a compiled plan with the options of the command line.
+
+    Raises RunError, or Stopped if it was asked to end early (Ctrl-C, SIGTERM) and has committed.
+    """
     plan = _decode(data)
-    session = Session(plan, _settings(plan, args))
     out: Path = args.out or Path("runs") / plan.flow
-    set_threads(args.threads or 1)
-    load_roles(session)
-    if args.threads is None:
-        set_threads(default_threads(max((_size(r) for r in session.roles.values()), default=0)))
-    session.states = dict(plan.states)
-    session.steps = _steps(session, args.steps)
-    _set_horizons(session)
-    _execute(session, out, data, args)
+    commit = _starting_point(out, args)
+    session = Session(plan, _settings(plan, args))
+    with _default_dtype(session.settings.number), _memory_errors():
+        if commit is not None:
+            check_resumable(commit, session)
+        _load(session, args)
+        _execute(session, out, data, commit, args)
 
 
 def _decode(data: bytes) -> Plan:
@@ -36,14 +46,28 @@ def _decode(data: bytes) -> Plan:
         raise RunError(str(error)) from None
 
 
-def _size(role: object) -> int:
-    return sum(p.numel() for p in role.parameters())  # type: ignore[attr-defined]
+# ---------------------------------------------------------------- where it starts
+
+
+def _starting_point(out: Path, args: argparse.Namespace) -> Commit | None:
+    """The commit to go on from; None for a run that starts anew. Raises RunError where neither can be meant."""
+    commit = CommitStore(out).latest()
+    if args.resume and commit is None:
+        if not (out / METRICS).exists():
+            raise RunError(f"there is no run in {out} to resume: leave out --resume, or give the --out of the run")
+        warnings.warn(f"the run in {out} ended before its first commit, and starts anew", RunWarning, stacklevel=2)
+    if commit is not None and not args.resume and not args.overwrite:
+        raise RunError(
+            f"{out} holds a run of {commit.step} steps: go on with it by --resume, replace it by --overwrite, or choose "
+            "another --out"
+        )
+    return commit if args.resume else None
+
+
+# ---------------------------------------------------------------- the session
 
 
 def _settings(plan: Plan, args: argparse.Namespace) -> Settings:
-    folder = args.base or Path(plan.folder)
-    if not folder.is_dir():
-        folder = Path(args.flow).parent
     return Settings(
         seed=args.seed,
         dtype=args.dtype,
@@ -51,8 +75,35 @@ def _settings(plan: Plan, args: argparse.Namespace) -> Settings:
         micro=args.micro,
         compile=args.compile,
         allow=tuple(args.allow),
-        folders=(folder, Path.cwd()),
+        folders=(args.base or _folder(plan, args.flow), Path.cwd()),
     )
+
+
+def _folder(plan: Plan, given: str) -> Path:
+    """The flow's folder: as the plan names it, from here or from where the plan lies, or beside the plan."""
+    beside = Path(given).parent
+    places = [p for p in (Path(plan.folder), beside / plan.folder, beside) if p.is_dir()]
+    return next((p for p in places if _holds_sources(p, plan)), next(iter(places), beside))
+
+
+def _holds_sources(folder: Path, plan: Plan) -> bool:
+    files = [o.file for o in plan.operators if not o.file.startswith("std/")]
+    return all((folder / file).is_file() for file in files)
+
+
+def _load(session: Session, args: argparse.Namespace) -> None:
+    """Models, initial states, the number of steps, and threads as the models' size asks for."""
+    set_threads(args.threads or 1)
+    load_roles(session)
+    if args.threads is None:
+        set_threads(default_threads(max((_size(r) for r in session.roles.values()), default=0)))
+    session.states = dict(session.plan.states)
+    session.steps = _steps(session, args.steps)
+    _set_horizons(session)
+
+
+def _size(role: Role) -> int:
+    return sum(p.numel() for p in role.parameters())
 
 
 def _steps(session: Session, wanted: int | None) -> int:
@@ -69,32 +120,74 @@ def _set_horizons(session: Session) -> None:
     """How many optimizer steps each update will take, for schedules that end with the run."""
     for i in session.plan.walk():
         if i.op == "update":
-            rows = next((r.attrs["batch"] for r in session.plan.walk() if r.op == "read" and "batch" in r.attrs), 1)
-            cuts = i.attrs.get("minibatches") or max(1, rows // (i.attrs.get("minibatch") or rows))
+            rows = _rows_of(session.plan, i.attrs["loss"]["roots"])
+            cuts = i.attrs.get("minibatches") or -(-rows // (i.attrs.get("minibatch") or rows))
             session.trainers[i.attrs["model"]].horizon = session.steps * i.attrs["epochs"] * cuts
 
 
-def _execute(session: Session, out: Path, data: bytes, args: argparse.Namespace) -> None:
+def _rows_of(plan: Plan, roots: list[str]) -> int:
+    """How many rows a step has of the axis that an update cuts: of a `collect` its target, else of the read."""
+    for i in plan.walk():
+        reads = [r for r in i.body if r.op == "read"] if i.op == "collect" else [i] if i.op == "read" else []
+        if any(f"{r.out}.prompt" in roots for r in reads):
+            return int(i.attrs.get("target") or i.attrs.get("batch") or 1)
+    return 1
+
+
+# ---------------------------------------------------------------- execution
+
+
+def _execute(session: Session, out: Path, data: bytes, commit: Commit | None, args: argparse.Namespace) -> None:
     store = CommitStore(out)
     store.clean()
-    first, queues = 0, {}
-    if args.resume:
-        commit = store.latest()
-        if commit is None:
-            raise RunError(f"there is no commit in {out} to resume from; leave out --resume to start anew")
-        check_resumable(commit, session)
-        first, queues = restore_state(commit, session)
-        restore_logs(commit)
-    else:
+    first, queues = _resumed(session, commit) if commit else (0, {})
+    if commit is None:
         store.clear()
     out.mkdir(parents=True, exist_ok=True)
     (out / "plan.json").write_bytes(data)
-    with Telemetry.open(
+    telemetry = Telemetry.open(
         out,
         flow=session.plan.flow,
         steps=session.steps,
-        resume=args.resume,
+        resume=commit is not None,
         tensorboard=not args.no_tensorboard,
         console=sys.stdout,
-    ) as telemetry:
-        Run(session, out, telemetry, store, args.save_every, first, queues).execute()
+    )
+    with telemetry, stop_requests() as stopping:
+        Run(session, out, telemetry, store, args.save_every, first, queues, stopping).execute()
+
+
+def _resumed(session: Session, commit: Commit) -> tuple[int, Queues]:
+    threads, dtype = torch.get_num_threads(), commit.meta["torch"]
+    if (commit.meta["threads"], dtype) != (threads, torch.__version__):
+        warnings.warn(
+            f"{commit.path} was made with {commit.meta['threads']} threads and torch {dtype}, this run has {threads} and "
+            f"{torch.__version__}: the last bits of its numbers may differ from an uninterrupted run's",
+            RunWarning,
+            stacklevel=2,
+        )
+    found = restore_state(commit, session)
+    restore_logs(commit)
+    return found
+
+
+@contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """What torch makes of integers and Python numbers: a mean of integers must not be less exact than the run."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@contextmanager
+def _memory_errors() -> Iterator[None]:
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise RunError(
+            f"the device ran out of memory: lower --micro, or add `checkpointing=true` to the update's `place` line "
+            f"({str(error).splitlines()[0]})"
+        ) from error

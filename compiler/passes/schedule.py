@@ -107,6 +107,7 @@ def _ahead(graph: Graph, report: Report) -> tuple[Ahead, ...]:
     for node in graph.walk():
         if node.op == "generate" and node.attrs["max_staleness"] > 0:
             _check_home(graph, node, holder, report)
+            _check_version(node, report)
             stale[holder[node.id]] = max(stale.get(holder[node.id], 0), node.attrs["max_staleness"])
     groups = sorted({k for k in stale.values()}, reverse=True)
     return tuple(_one_ahead(graph, k, [i for i, s in stale.items() if s == k], stale, report) for k in groups)
@@ -121,6 +122,14 @@ def _check_home(graph: Graph, node: Node, holder: dict[int, int], report: Report
             node.span,
             help="draw it outside, or drop max_staleness",
         )
+
+
+def _check_version(node: Node, report: Report) -> None:
+    if node.attrs["version"] == "next":
+        message = (
+            f"`{node.name}` is drawn {node.attrs['max_staleness']} steps ahead, so it can't wait for the next version"
+        )
+        report.add("E0314", message, node.span, help="drop `.next`, or drop max_staleness")
 
 
 def _one_ahead(graph: Graph, k: int, draws: Sequence[int], stale: dict[int, int], report: Report) -> Ahead:

@@ -19,7 +19,7 @@ class Step:
     """What one step logs, what states it leaves, and whether a short `collect` took its updates away."""
 
     number: int
-    next_states: dict[str, float] = field(default_factory=dict)
+    next_states: dict[str, float | bool] = field(default_factory=dict)
     logged: dict[str, list[float]] = field(default_factory=dict)
     skip_updates: bool = False
     generated_tokens: int = 0
@@ -27,6 +27,12 @@ class Step:
 
     def log(self, name: str, value: float) -> None:
         self.logged.setdefault(name, []).append(value)
+
+    def take_over(self, logged: Mapping[str, list[float]], skip_updates: bool) -> None:
+        """Count as this step's what was made for it ahead of time."""
+        for name, values in logged.items():
+            self.logged.setdefault(name, []).extend(values)
+        self.skip_updates |= skip_updates
 
     def means(self) -> dict[str, float]:
         return {name: sum(values) / len(values) for name, values in self.logged.items()}
@@ -68,7 +74,7 @@ class Env:
 
     def scalar(self, value: Operand) -> float:
         found = self.operand(value)
-        return float(found.tensor) if isinstance(found, Value) else float(found)
+        return float(found.tensor.detach()) if isinstance(found, Value) else float(found)
 
 
 Handler = Callable[[Instruction, Env], Any_ | None]
@@ -223,7 +229,9 @@ def _record(i: Instruction, env: Env) -> None:
 
 def _next_state(i: Instruction, env: Env) -> None:
     """The new value holds from the next step on: every read of this step sees the old one."""
-    env.step.next_states[i.attrs["state"]] = env.scalar(i.args["value"])
+    name, value = i.attrs["state"], env.scalar(i.args["value"])
+    is_bool = isinstance(env.session.plan.states[name], bool)
+    env.step.next_states[name] = bool(value) if is_bool else value
 
 
 def _next_model(i: Instruction, env: Env) -> None:

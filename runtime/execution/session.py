@@ -10,8 +10,8 @@ import torch
 from ...compiler.plan import Instruction, Model, Operator, Plan
 from ..data import Reader, Table, open_table
 from ..engines import Engine, make_engine
-from ..models.loading import Role, load_role
 from ..models.layers import compile_layers, enable_checkpointing
+from ..models.loading import Role, load_role
 from .optimizer import Trainer
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -88,6 +88,11 @@ class Session:
                 self.table(read), key=key, seed=self.settings.seed, shuffle=read.attrs["shuffle"]
             )
         return self._readers[key]
+
+    def is_exhausted(self) -> bool:
+        """Whether a `collect` has taken all the epochs that its `read` may give (see `epochs_of`)."""
+        reads = (r for r in collected_reads(self.plan) if r.attrs.get("epochs"))
+        return any(self.cursors.get(r.out, 0) >= len(self.table(r)) * r.attrs["epochs"] for r in reads)
 
     # ------------------------------------------------------------ engines
 
@@ -171,15 +176,20 @@ def _prepare_training(session: Session, update: Instruction) -> None:
     session.trainers[update.attrs["model"]] = Trainer(role, update.attrs["optimizer"])
 
 
+def collected_reads(plan: Plan) -> list[Instruction]:
+    """The reads that a `collect` repeats."""
+    return [r for i in plan.walk() if i.op == "collect" for r in i.body if r.op == "read" and "batch" in r.attrs]
+
+
 def epochs_of(session: Session) -> int | None:
     """How many steps the data lasts: `epochs=` of the reads of every step, by default one pass over the first.
 
+    A `collect` may read several batches in a step, so that for its reads this is the most there can be.
     None: no read limits the run.
     """
-    reads = [
-        i for block in (*(a.program for a in session.plan.ahead), session.plan.program) for i in block if i.op == "read"
-    ]
-    batched = [r for r in reads if "batch" in r.attrs]
-    limited = [r for r in batched if r.attrs.get("epochs")] or batched[:1]
+    blocks = [*(a.program for a in session.plan.ahead), session.plan.program]
+    reads = [i for block in blocks for i in block if i.op == "read" and "batch" in i.attrs]
+    reads += collected_reads(session.plan)
+    limited = [r for r in reads if r.attrs.get("epochs")] or reads[:1]
     lasts = [max(1, len(session.table(r)) * (r.attrs.get("epochs") or 1) // r.attrs["batch"]) for r in limited]
     return min(lasts, default=None)

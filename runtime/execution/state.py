@@ -7,12 +7,9 @@ import torch
 from torch import Tensor
 
 from ..commits import Commit, CommitError
-from ..values import Any_
+from .ahead import Queues, pack_queues, unpack_queues
 from .queue import Packer, Unpacker
 from .session import Session
-
-Queues = dict[int, dict[int, dict[str, Any_]]]
-"""By staleness, then by the step that will read them: values by name."""
 
 
 def pack_state(session: Session, step: int, queues: Queues) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -24,10 +21,7 @@ def pack_state(session: Session, step: int, queues: Queues) -> tuple[dict[str, T
     for name, trainer in session.trainers.items():
         tensors |= {f"optimizer.{name}.{k}": v for k, v in trainer.tensors().items()}
     packer = Packer("queue")
-    waiting = {
-        str(k): {str(s): {n: packer.pack(v) for n, v in values.items()} for s, values in q.items()}
-        for k, q in queues.items()
-    }
+    waiting = pack_queues(queues, packer)
     meta = {
         "plan": session.plan.hash,
         "seed": session.settings.seed,
@@ -76,11 +70,7 @@ def restore_state(commit: Commit, session: Session) -> tuple[int, Queues]:
         trainer.load(_under(tensors, f"optimizer.{name}."), meta["optimizer_steps"][name])
     session.states.update(meta["states"])
     session.cursors.update(meta["cursors"])
-    unpacker = Unpacker(meta["frames"], tensors)
-    queues = {
-        int(k): {int(s): {n: unpacker.unpack(v) for n, v in values.items()} for s, values in q.items()}
-        for k, q in meta["queues"].items()
-    }
+    queues = unpack_queues(meta["queues"], Unpacker(meta["frames"], tensors))
     return int(meta["step"]), queues
 
 

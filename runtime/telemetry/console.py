@@ -71,8 +71,11 @@ class _Story:
         return f"{self.flow} · {span} · {_shown(self.out)}"
 
     def take(self, record: Mapping[str, Any]) -> str | None:
-        """Note one step; a new line of headings if there are columns that weren't there before."""
-        self.finished += 1
+        """Note one step; a new line of headings if there are columns that weren't there before.
+
+        What a run measures after its last step is a record too, but no step.
+        """
+        self.finished = min(self.finished + 1, max(self.steps, self.finished))
         if record.get("reward") is not None:
             self._rewards.append(record["reward"])
         names = columns_of(record, self._names)

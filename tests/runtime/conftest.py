@@ -11,7 +11,7 @@ from shardflow.runtime.execution.loop import Run
 from shardflow.runtime.models import Role, load_role
 
 from . import tiny
-from .workshop import Workshop, make_models
+from .workshop import Interrupted, Workshop, make_models
 
 # Rope of Llama 3, biases everywhere, a tied head and heads wider than hidden / heads: what real configs vary.
 VARIED = {
@@ -73,6 +73,8 @@ def workshop(model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     def spy(run: Run, step: Any, values: Any, seconds: float) -> None:
         shop.values.append(values)
         report(run, step, values, seconds)
+        if step.number == shop.interrupt_at:
+            raise Interrupted
 
     monkeypatch.setattr(Run, "_report", spy)
     return shop

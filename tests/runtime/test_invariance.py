@@ -1,12 +1,21 @@
 """Same numbers, whatever the split, the company or the interruption."""
 
-from collections.abc import Callable
+import os
+import random
+import shutil
+import signal
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from shardflow.compiler.plan import encode
+from shardflow.runtime.commits import CommitStore
+from shardflow.runtime.execution.loop import Run
+from shardflow.runtime.models import load_role
+from shardflow.runtime.run import run_plan
 from shardflow.runtime.values import Record, Value
 
 from .workshop import Result, Workshop, bit_equal, difference, small, untimed
@@ -77,3 +86,245 @@ def test_micro_batches_change_nothing(workshop: Workshop, name: str) -> None:
 def test_a_loss_is_a_function_of_global_sums(workshop: Workshop, loss: str) -> None:
     plan = workshop.compile(f"{HEAD}        {LOSSES[loss]}\n        metric seen = mean(exp(logp) * adv)\n")
     same_numbers(workshop.run(plan, 2, micro=25), workshop.run(plan, 2, micro=100_000))
+
+
+def by_hand(folder: Path, record: Record, weights: dict[str, torch.Tensor] | None = None) -> torch.Tensor:
+    """Log-probs of a record's tokens, one row after another without padding, by plain transformers code."""
+    model = reference_model(folder, weights)
+    return torch.cat([row_logprobs(model, c, r) for c, r in rows_of(record)])
+
+
+def rows_of(record: Record) -> list[tuple[list[int], list[int]]]:
+    return list(zip(record.hidden["context"].rows, record.hidden["response"].rows, strict=True))
+
+
+def reference_model(folder: Path, weights: dict[str, torch.Tensor] | None = None) -> Any:
+    model = load_role("causal_lm", str(folder / "p"), dtype=torch.float64).module
+    if weights is not None:
+        model.load_state_dict(weights)
+    return model
+
+
+def row_logprobs(model: Any, context: list[int], response: list[int]) -> torch.Tensor:
+    ids = torch.tensor([context + response])
+    logprobs = model(ids).logits[0].log_softmax(-1)
+    return logprobs[len(context) - 1 : -1].gather(-1, ids[0, len(context) :, None])[:, 0]
+
+
+def test_an_update_is_what_the_formula_says(workshop: Workshop) -> None:
+    """One GRPO step against plain PyTorch: row by row, no padding, no packing, torch's own AdamW."""
+    plan = workshop.compile(TEXT.replace("minibatch=4 prompts", "minibatch=8 prompts"), "grpo", data="d.jsonl")
+    result = workshop.run(plan, 1, micro=40)
+    rollout, adv = result.values[0]["rollout"], result.values[0]["adv"]
+    assert isinstance(rollout, Record) and isinstance(adv, Value)
+    model, old = reference_model(workshop.folder), rollout.fields["logprobs"].tensor
+    ref = by_hand(workshop.folder, rollout).detach()
+    losses, gaps = [], []
+    for n, (context, response) in enumerate(rows_of(rollout)):
+        logp = row_logprobs(model, context, response)
+        here = slice(*token_span(rollout, n))
+        ratio, a = (logp - old[here]).exp(), adv.tensor[n]
+        losses.append(torch.maximum(-a * ratio, -a * ratio.clamp(0.8, 1.2)).mean())
+        gaps.append((ref[here] - logp).exp() - (ref[here] - logp) - 1)
+    loss = torch.stack(losses).mean() + 0.001 * torch.cat(gaps).mean()
+    loss.backward()
+    options = next(i for i in plan.walk() if i.op == "update").attrs["optimizer"]
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), options["clip_norm"])
+    betas = (options["beta1"], options["beta2"])
+    torch.optim.AdamW(
+        model.parameters(), lr=1e-3, betas=betas, eps=options["eps"], weight_decay=options["weight_decay"]
+    ).step()
+    assert result.column("loss.policy") == pytest.approx([loss.item()], abs=1e-12)
+    assert result.column("grad_norm.policy") == pytest.approx([norm.item()], rel=1e-9)
+    assert difference(result.weights(), dict(model.named_parameters())) < 1e-9
+
+
+def token_span(rollout: Record, row: int) -> tuple[int, int]:
+    lengths = rollout.fields["length"].rows
+    return sum(lengths[:row]), sum(lengths[: row + 1])
+
+
+# ---------------------------------------------------------------- company
+
+
+def test_same_rows_in_another_batch_give_the_same_tokens(workshop: Workshop) -> None:
+    few, many = (
+        workshop.run(HEAD.replace("batch=6", f"batch={n}") + "        minimize mean(logp * adv)\n", 1).values[0]
+        for n in (3, 12)
+    )
+    ours, theirs = few["rollout"], many["rollout"]
+    assert isinstance(ours, Record) and isinstance(theirs, Record)
+    count = ours.frame.size
+    assert ours.hidden["response"].rows == theirs.hidden["response"].rows[:count]
+    tokens = len(ours.fields["logprobs"].tensor)
+    torch.testing.assert_close(
+        ours.fields["logprobs"].tensor, theirs.fields["logprobs"].tensor[:tokens], rtol=0, atol=1e-12
+    )
+
+
+GREEDY = """
+import rewards
+flow greedy():
+    model policy = causal_lm("p")
+    rows = read("d.jsonl", batch=24 prompts, shuffle=false)
+    rollout = policy.generate(rows, max_new_tokens=5, temperature=0)
+    length_of = rewards.share(rows.prompt)
+    update policy(adamw(lr=1e-3)):
+        win = sum(policy.logprobs(rows.prompt, rows.chosen), over=token)
+        minimize mean(policy.logprobs(rollout) * length_of) - mean(win)
+"""
+
+
+def test_the_order_of_rows_is_of_no_matter(workshop: Workshop) -> None:
+    straight = workshop.run(GREEDY, 2, micro=50)
+    file = workshop.folder / "d.jsonl"
+    file.write_text("".join(reversed(file.read_text().splitlines(keepends=True))))
+    turned = workshop.run(GREEDY, 2, micro=50)
+    a, b = straight.values[0]["rollout"], turned.values[0]["rollout"]
+    assert isinstance(a, Record) and isinstance(b, Record)
+    assert a.fields["text"].rows == b.fields["text"].rows[::-1]
+    assert straight.column("loss.policy") == pytest.approx(turned.column("loss.policy"), abs=1e-12)
+    assert difference(straight.weights(), turned.weights()) < 1e-9
+
+
+# ---------------------------------------------------------------- resuming
+
+SCHEDULED = TEXT.replace("adamw(lr=1e-3)", 'adamw(lr=1e-3, warmup=2, schedule="cosine")')
+
+
+@pytest.mark.parametrize("dtype", ("float64", "bfloat16"))
+@pytest.mark.parametrize("name", ("grpo", "ppo_adaptive", "dapo", "async_tis", "ema_ref"))
+def test_a_resumed_run_is_bit_equal(workshop: Workshop, name: str, dtype: str) -> None:
+    plan = workshop.compile(SCHEDULED, name, data="d.jsonl")
+    whole = workshop.run(plan, 4, dtype=dtype)
+    broken = workshop.interrupted(plan, at=2, steps=4, save_every=2, dtype=dtype)
+    assert len(broken.metrics) == 3  # of the third step the record is there, but no commit
+    resumed = workshop.run(plan, 4, resume=True, out=broken.out, dtype=dtype)
+    assert [v["step"] for v in resumed.metrics] == [v["step"] for v in whole.metrics]
+    assert untimed(resumed.metrics) == untimed(whole.metrics)
+    assert resumed.samples == whole.samples
+    assert bit_equal(resumed.state, whole.state)
+    assert without_weather(resumed.meta) == without_weather(whole.meta)
+
+
+def without_weather(meta: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in meta.items() if k not in ("queues", "frames")}
+
+
+@pytest.mark.parametrize("name", ("grpo", "async_tis", "dapo"))
+def test_a_finished_run_can_be_made_longer(workshop: Workshop, name: str) -> None:
+    plan = workshop.compile(TEXT, name, data="d.jsonl")
+    whole = workshop.run(plan, 5)
+    first = workshop.run(plan, 2)
+    longer = workshop.run(plan, 5, resume=True, out=first.out)
+    assert untimed(longer.metrics) == untimed(whole.metrics)
+    assert bit_equal(longer.state, whole.state)
+
+
+def test_a_run_survives_being_killed_at_any_moment(workshop: Workshop) -> None:
+    """`kill -9` again and again, wherever it hits; what comes out in the end is as if nothing had happened."""
+    plan = workshop.compile(TEXT, "async_tis", data="d.jsonl")
+    whole = workshop.run(plan, 8)
+    rng, out = random.Random(0), workshop.out()
+    killed = 0
+    for _ in range(6):
+        killed += killed_run(workshop, encode(plan), out, rng.uniform(0.1, 0.9))
+    assert killed, "every run was over before it was killed"
+    resumed = workshop.run(plan, 8, resume=has_commit(out), out=out, save_every=1)
+    assert untimed(resumed.metrics) == untimed(whole.metrics)
+    assert resumed.samples == whole.samples
+    assert bit_equal(resumed.state, whole.state)
+
+
+def has_commit(out: Path) -> bool:
+    return CommitStore(out).latest() is not None
+
+
+def killed_run(workshop: Workshop, plan: bytes, out: Path, seconds: float) -> bool:
+    """Start or resume a run in a child process and kill it after some time. Whether it was still running."""
+    args = workshop.options(steps=8, save_every=1, out=out, resume=has_commit(out))
+    child = os.fork()
+    if child == 0:
+        try:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            run_plan(plan, args)
+        finally:
+            os._exit(0)
+    time.sleep(seconds)
+    os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    return os.WIFSIGNALED(status)
+
+
+# ---------------------------------------------------------------- staleness
+
+
+def test_no_staleness_is_the_synchronous_run(workshop: Workshop) -> None:
+    zero = workshop.run(
+        workshop.compile(TEXT.replace("max_staleness=2", "max_staleness=0"), "async_tis", data="d.jsonl")
+    )
+    none = workshop.run(workshop.compile(TEXT.replace(", max_staleness=2", ""), "async_tis", data="d.jsonl"))
+    assert untimed(zero.metrics) == untimed(none.metrics)
+    assert bit_equal(zero.state, none.state)
+
+
+@pytest.mark.parametrize("staleness", (1, 2))
+def test_a_stale_draw_has_exactly_that_version(
+    workshop: Workshop, staleness: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    versions = [dict(reference_model(workshop.folder).named_parameters())]
+    step = Run._step
+
+    def spy(run: Run, number: Any) -> Any:
+        values = step(run, number)
+        weights = run.session.roles["policy"].module.named_parameters()
+        versions.append({k: w.detach().clone() for k, w in weights})
+        return values
+
+    monkeypatch.setattr(Run, "_step", spy)
+    text = TEXT.replace("max_staleness=2", f"max_staleness={staleness}")
+    result = workshop.run(workshop.compile(text, "async_tis", data="d.jsonl"), 4)
+    for number, values in enumerate(result.values):
+        rollout = values["rollout"]
+        assert isinstance(rollout, Record)
+        sampled = rollout.fields["logprobs"].tensor
+        for version in range(number + 1):
+            gap = (by_hand(workshop.folder, rollout, versions[version]) - sampled).abs().max()
+            assert (gap < 1e-9) == (version == max(0, number - staleness)), (number, version)
+
+
+# ---------------------------------------------------------------- dtypes and what saves memory
+
+
+def test_float32_begins_like_float64(workshop: Workshop) -> None:
+    plan = workshop.compile(TEXT, "grpo", data="d.jsonl")
+    double, single = (workshop.run(plan, 1, dtype=dtype) for dtype in ("float64", "float32"))
+    assert [s["text"] for s in double.samples] == [s["text"] for s in single.samples]
+    assert single.column("loss.policy") == pytest.approx(double.column("loss.policy"), abs=1e-5)
+    assert difference(single.weights(), double.weights()) < 1e-5
+
+
+@pytest.mark.parametrize("name", ("grpo", "ppo_adaptive", "online_dpo", "ema_ref"))
+def test_bfloat16_runs(workshop: Workshop, name: str) -> None:
+    result = workshop.run(workshop.compile(TEXT, name, data="d.jsonl"), dtype="bfloat16")
+    assert all(w.dtype == torch.bfloat16 for w in result.weights().values())
+    masters = [k for k in result.state if k.startswith("optimizer.policy.master")]
+    assert masters and all(result.state[k].dtype == torch.float32 for k in masters)
+
+
+def test_checkpointing_changes_nothing(workshop: Workshop) -> None:
+    plain = workshop.run(workshop.compile(TEXT, "grpo", data="d.jsonl"))
+    placed = TEXT + "\nplace grpo on local:\n    policy.update on local, checkpointing=true\n"
+    plan = workshop.compile(placed, "grpo", data="d.jsonl")
+    assert next(i for i in plan.walk() if i.op == "update").attrs["checkpointing"] is True
+    same_numbers(workshop.run(plan), plain)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
+def test_compiled_layers_agree(workshop: Workshop) -> None:
+    plan = workshop.compile(TEXT, "grpo", data="d.jsonl")
+    plain, compiled = (workshop.run(plan, 1, dtype="float32", compile=c) for c in (False, True))
+    assert [s["text"] for s in plain.samples] == [s["text"] for s in compiled.samples]
+    assert compiled.column("loss.policy") == pytest.approx(plain.column("loss.policy"), abs=1e-5)
+    assert difference(compiled.weights(), plain.weights()) < 1e-5

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 from torch import Tensor
 
 from shardflow.compiler.compilation import check_flow, choose_flow, compile_flow, load_source
@@ -73,6 +74,10 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
 
 
+class Interrupted(Exception):
+    """A run that breaks off, as a crash would make it."""
+
+
 class Workshop:
     """A folder in which flows run."""
 
@@ -80,6 +85,8 @@ class Workshop:
         self.folder = folder
         self._runs = 0
         self.values: list[dict[str, Any_]] = []
+        self.interrupt_at: int | None = None
+        """The step in which the next run breaks off, after its record is written and before it is committed."""
         (folder / "rewards.py").write_text(REWARDS, encoding="utf-8")
         write_rows(folder / "d.jsonl", 24)
         write_rows(folder / "test.jsonl", 3, first=100)
@@ -90,6 +97,15 @@ class Workshop:
         path.write_text(text, encoding="utf-8")
         source = load_source(path)
         return compile_flow(check_flow(source, choose_flow(source, flow), params))
+
+    def interrupted(self, flow: Plan, at: int, **options: Any) -> Result:
+        """A run that breaks off in step `at`; `run(..., resume=True, out=result.out)` goes on."""
+        self.interrupt_at = at
+        args = self.options(**options)
+        with pytest.raises(Interrupted):
+            run_plan(encode(flow), args)
+        self.interrupt_at = None
+        return Result(args.out)
 
     def options(self, **options: Any) -> argparse.Namespace:
         """Options of flowrun, in float64 with quiet outputs unless said otherwise."""
@@ -118,6 +134,9 @@ def make_models(folder: Path) -> None:
     """`p` and `t`: two policies with one tokenizer; `rm`: a model to score with."""
     for seed, name in enumerate(("p", "t", "rm")):
         tiny.save(folder / name, "qwen2", seed)
+        # Every sixth byte ends a response, so that lengths differ.
+        stops = {"eos_token_id": [257, *range(0, 256, 6)]}
+        (folder / name / "generation_config.json").write_text(json.dumps(stops), encoding="utf-8")
 
 
 def write_rows(path: Path, count: int, first: int = 0) -> None:
@@ -155,6 +174,7 @@ def small(text: str) -> str:
 def difference(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
     """The largest norm-relative difference of two sets of tensors."""
     assert a.keys() == b.keys()
+    a, b = ({k: t.detach() for k, t in tensors.items()} for tensors in (a, b))
     return max(float((a[k].double() - b[k].double()).norm() / (b[k].double().norm() + 1e-300)) for k in a)
 
 

@@ -1,0 +1,95 @@
+"""What runs ahead of the step: draws with `max_staleness=k`, made k steps early, and the queues they wait in."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...compiler.plan import Ahead
+from ..errors import RunError
+from ..values import Any_
+from .interpreter import Env, Step, run_block
+from .queue import Packer, Unpacker
+from .session import Session
+
+
+@dataclass
+class Drawn:
+    """What was made ahead for one step: its values, what it logged, and whether a short `collect` was skipped."""
+
+    values: dict[str, Any_]
+    logged: dict[str, list[float]] = field(default_factory=dict)
+    skip_updates: bool = False
+
+
+Queues = dict[int, dict[int, Drawn]]
+"""By staleness, then by the step that will read them."""
+
+
+def run_ahead(session: Session, queues: Queues, number: int) -> list[Drawn]:
+    """Make what later steps will read, with the weights of now, and hand out what step `number` reads.
+
+    At version v the draw of step v + k is made; at version 0 those of steps 0 to k are. That holds at the end of a run
+    too: what is drawn beyond it waits in the last commit, so that a run made longer later is as if it had never ended.
+    """
+    for ahead in session.plan.ahead:
+        queue = queues.setdefault(ahead.staleness, {})
+        for future in range(max(queue, default=number - 1) + 1, number + ahead.staleness + 1):
+            drawn = _produced(session, queues, ahead, future)
+            if drawn is None:
+                break
+            queue[future] = drawn
+    return [queues[ahead.staleness].pop(number) for ahead in session.plan.ahead]
+
+
+def _produced(session: Session, queues: Queues, ahead: Ahead, number: int) -> Drawn | None:
+    """The draw of one step; None if there is no more data, or it can't be made and isn't needed before the end."""
+    if session.is_exhausted():
+        return None
+    cursors = dict(session.cursors)
+    try:
+        return _made(session, ahead, number, _waiting(queues, number))
+    except RunError:
+        if number < session.steps:
+            raise
+        session.cursors = cursors
+        return None
+
+
+def _waiting(queues: Queues, number: int) -> dict[str, Any_]:
+    """What other queues hold for a step, so that a read they share is on one frame."""
+    return {name: v for q in queues.values() if number in q for name, v in q[number].values.items()}
+
+
+def _made(session: Session, ahead: Ahead, number: int, known: dict[str, Any_]) -> Drawn:
+    step = Step(number)
+    env = Env(session, step, known)
+    run_block(ahead.program, env)
+    return Drawn({name: env.values[name] for name in ahead.keeps}, step.logged, step.skip_updates)
+
+
+# ---------------------------------------------------------------- commits
+
+
+def pack_queues(queues: Queues, packer: Packer) -> dict[str, Any]:
+    """The queues as JSON, their tensors in the packer."""
+    return {str(k): {str(step): _packed(drawn, packer) for step, drawn in q.items()} for k, q in queues.items()}
+
+
+def _packed(drawn: Drawn, packer: Packer) -> dict[str, Any]:
+    values = {name: packer.pack(value) for name, value in drawn.values.items()}
+    return {"values": values, "logged": drawn.logged, "skip_updates": drawn.skip_updates}
+
+
+def unpack_queues(packed: dict[str, Any], unpacker: Unpacker) -> Queues:
+    """The reverse of `pack_queues`."""
+    return {int(k): {int(step): _unpacked(d, unpacker) for step, d in q.items()} for k, q in packed.items()}
+
+
+def _unpacked(packed: dict[str, Any], unpacker: Unpacker) -> Drawn:
+    values = {name: unpacker.unpack(value) for name, value in packed["values"].items()}
+    return Drawn(values, packed["logged"], packed["skip_updates"])
+
+
+def names_ahead(session: Session) -> Sequence[str]:
+    """The names of all values that come out of queues."""
+    return [name for ahead in session.plan.ahead for name in ahead.keeps]

@@ -1,0 +1,42 @@
+"""Ending a run early: Ctrl-C, or the SIGTERM of a scheduler, lets the step end and commits it."""
+
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+
+class Stopped(Exception):
+    """A run that was asked to end early, and did. step: how many steps its last commit holds."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__(f"stopped after step {step}")
+        self.step = step
+
+
+@contextmanager
+def stop_requests() -> Iterator[Callable[[], bool]]:
+    """Whether a stop was asked for, as a function. A second request doesn't wait for the end of the step.
+
+    Only the main thread can be told; elsewhere nothing changes.
+    """
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked.is_set
+        return
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+        asked.set()
+        print("stopping after this step; once more stops at once", file=sys.stderr, flush=True)
+
+    before: dict[int, Any] = {n: signal.signal(n, ask) for n in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked.is_set
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
