@@ -5,16 +5,17 @@ import json
 import re
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ..dsl import ast
 from ..dsl.diagnostics import Diagnostic, FlowError, in_order, render, to_json
 from ..dsl.printer import format_module
 from .compilation import Checked, Source, check_flow, choose_flow, compile_flow, load_source, schedule_flow
-from .targets import parse_settings, split_target
+from .targets import BadSetting, parse_settings, split_target
 
-MISSING = frozenset({"W0401", "W0402"})
-"""Warnings of files that aren't on this machine; a run can't do without them."""
+MISSING = {"W0401": "E0404", "W0402": "E0405"}
+"""Warnings of files that aren't on this machine, and the errors they are for a run, which can't do without them."""
 
 # ---------------------------------------------------------------- check and compile
 
@@ -22,11 +23,13 @@ MISSING = frozenset({"W0401", "W0402"})
 def check_command(args: argparse.Namespace) -> int:
     """Check the named flow, or every flow of the file."""
     path, name = split_target(args.flow)
-    names = [name] if name else [None] if path.suffix == ".py" else list(load_source(path).module.flows()) or [None]
+    names = _flows(path, name)
+    if args.set and len(names) > 1:
+        raise BadSetting(f"`--set` needs one flow: write `{path}:{names[0]}`, for example")
     diagnostics: list[Diagnostic] = []
     sources: dict[str, str] = {}
     for each in names:
-        source, found = attempt(path, each, args.set if len(names) == 1 else [])
+        source, found = attempt(path, each, args.set)
         diagnostics += [d for d in found if d not in diagnostics]
         sources |= source.loader.sources if source else {}
     report(diagnostics, sources, args.format)
@@ -38,6 +41,13 @@ def check_command(args: argparse.Namespace) -> int:
             file=sys.stderr if failed else sys.stdout,
         )
     return int(failed)
+
+
+def _flows(path: Path, name: str | None) -> list[str | None]:
+    """The flows to check: the named one, else all of a `.flow` file."""
+    if name or path.suffix == ".py":
+        return [name]
+    return [*load_source(path).module.flows()] or [None]
 
 
 def compile_command(args: argparse.Namespace) -> int:
@@ -68,17 +78,14 @@ def _require_sources(checked: Checked) -> None:
     """For a run, a missing data file or model directory is an error. A hub id may still be fetched."""
     missing = [d for d in checked.warnings if d.code in MISSING and not _may_be_fetched(d)]
     if missing:
-        raise FlowError([Diagnostic("E" + d.code[1:], d.message, d.span, d.label, d.notes, d.help) for d in missing])
+        raise FlowError([replace(d, code=MISSING[d.code]) for d in missing])
 
 
 def _may_be_fetched(warning: Diagnostic) -> bool:
     """Whether what is missing is spelled as a hub id: `owner/name`, no suffix of a data file."""
     match = re.search(r"`([^`]+)`", warning.message)
-    return (
-        bool(match)
-        and bool(re.fullmatch(r"[\w-]+/[\w.-]+", match[1]))
-        and not re.search(r"\.(jsonl?|csv|parquet)$", match[1])
-    )
+    path = match[1] if match else ""
+    return bool(re.fullmatch(r"[\w-]+/[\w.-]+", path)) and not re.search(r"\.(jsonl?|csv|parquet)$", path)
 
 
 def _emitted(checked: Checked, args: argparse.Namespace) -> str:

@@ -37,8 +37,6 @@ def explain(args: argparse.Namespace) -> int:
 
 def _explain_code(code: str, format: str) -> int:
     page = PAGES / f"{code}.md"
-    if not page.is_file() and code[0] == "E" and (PAGES / f"W{code[1:]}.md").is_file():
-        page = PAGES / f"W{code[1:]}.md"  # a warning that a run takes for an error
     if not page.is_file():
         print(f"flowc: no diagnostic {code}; {suggest(code, (p.stem for p in PAGES.glob('*.md')))}", file=sys.stderr)
         return 2

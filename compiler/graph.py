@@ -107,8 +107,11 @@ class AxisName:
     owner: Ref | None = None
 
 
-Constant: TypeAlias = int | float | bool | str | None | Size
+Constant: TypeAlias = int | float | bool | str | Size | None
 Operand: TypeAlias = Ref | Constant
+
+LARGEST_INT = 2**63 - 1
+"""The largest whole number that a plan can hold."""
 
 # ---------------------------------------------------------------- nodes
 

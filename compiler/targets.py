@@ -1,11 +1,12 @@
 """What a command line names: files and flows, and values of parameters."""
 
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from ..dsl.modules import STD
-from .graph import Constant, Size
+from .graph import LARGEST_INT, Constant, Size
 
 
 class BadSetting(ValueError):
@@ -38,9 +39,12 @@ def _constant(text: str) -> Constant:
     size = re.fullmatch(r"(\d+)\s*(prompts|samples|tokens|steps)", text)
     if size:
         return Size(int(size[1]), size[2])
-    for convert in (int, float):
-        try:
-            return convert(text)
-        except ValueError:
-            continue
-    return text.strip("\"'")
+    try:
+        return int(text) if abs(int(text)) <= LARGEST_INT else float(text)
+    except ValueError:
+        pass
+    try:
+        number = float(text)
+    except ValueError:
+        return text.strip("\"'")
+    return number if math.isfinite(number) else text  # text, which no number's parameter takes

@@ -9,6 +9,12 @@ from . import ast
 from .diagnostics import Report, suggest
 from .operators import Operator, read_operators, why_unusable
 from .parser import parse_with_report
+from .vocabulary import MODEL_CONSTRUCTORS, OPTIMIZERS, POINTWISE, REDUCTIONS, STATE_FUNCTIONS, STRUCTURAL
+
+BUILT_IN = frozenset(
+    {*REDUCTIONS, *POINTWISE, *STRUCTURAL, *STATE_FUNCTIONS, *MODEL_CONSTRUCTORS, *OPTIMIZERS, "frozen"}
+)
+"""Functions of the language, which no name of a file may hide."""
 
 STD = Path(__file__).resolve().parent.parent / "stdlib"
 """The folder of the standard library; `std.kl` is its `kl.flow`."""
@@ -138,9 +144,8 @@ class Loader:
         found = self.import_module(dotted, module.path.parent)
         if found is None:
             stem = dotted.replace(".", "/")
-            beside = [p.stem for p in module.path.parent.glob("*.py")] + [
-                p.stem for p in module.path.parent.glob("*.flow")
-            ]
+            files = [*module.path.parent.glob("*.py"), *module.path.parent.glob("*.flow")]
+            beside = [f.stem for f in files if f != module.path]
             self.report.add(
                 "E0106",
                 f"no module `{dotted}`: neither `{stem}.flow` nor `{stem}.py` is beside `{module.path.name}`",
@@ -156,7 +161,11 @@ class Loader:
         self._define(module, name.alias or name.name, symbol or Unresolved(), name)
 
     def _define(self, module: FlowModule, name: str, symbol: Symbol, node: ast.Node) -> None:
-        if name in module.names:
+        """Give a name of the file its meaning. `import a.b` gives `b`."""
+        if name in BUILT_IN:
+            help = "choose another name: names never shadow; an import takes one with `as`"
+            self.report.add("E0103", f"`{name}` is already a built-in function", node.span, help=help)
+        elif name in module.names:
             help = "give one of them another name; an import takes one with `as`"
             self.report.add("E0102", f"`{name}` is defined twice in `{module.path.name}`", node.span, help=help)
         else:

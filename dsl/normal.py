@@ -83,8 +83,8 @@ def _normal_imports(module: Module) -> tuple[list[TopLevel], Names]:
     bound = Counter(_bound_names(module))
     names: dict[str, Expr] = {}
     for path, alias in modules:
-        if alias and _can_go(alias, path.split(".")[0], bound):
-            names[alias] = _dotted(path)
+        if alias and _can_go(alias, _last(path), bound):
+            names[alias] = Name(_last(path))
     for _, name, alias in members:
         if alias and _can_go(alias, name, bound):
             names[alias] = Name(name)
@@ -94,8 +94,9 @@ def _normal_imports(module: Module) -> tuple[list[TopLevel], Names]:
 
 
 def _imports(module: Module) -> tuple[set[tuple[str, str | None]], set[tuple[str, str, str | None]]]:
-    """All imported modules and members, each once; `import a as a` is no alias."""
-    modules = {(i.module, i.alias if i.alias != i.module else None) for i in module.body if isinstance(i, Import)}
+    """All imported modules and members, each once; `import a as a` is no alias, nor is `import a.b as b`."""
+    imports = [i for i in module.body if isinstance(i, Import)]
+    modules = {(i.module, i.alias if i.alias != _last(i.module) else None) for i in imports}
     members = {
         (i.module, n.name, n.alias if n.alias != n.name else None)
         for i in module.body
@@ -113,7 +114,7 @@ def _can_go(alias: str, original: str, bound: Counter[str]) -> bool:
 def _bound_names(module: Module) -> Iterator[str]:
     """Every name that something in the file binds, and the original name of each import."""
     modules, members = _imports(module)
-    yield from {path.split(".")[0] for path, _ in modules}
+    yield from {_last(path) for path, _ in modules}
     yield from (alias for _, alias in modules if alias)
     for _, name, alias in members:
         yield from (name, alias) if alias else (name,)
@@ -126,12 +127,9 @@ def _bound_names(module: Module) -> Iterator[str]:
             yield item.name
 
 
-def _dotted(path: str) -> Expr:
-    first, *rest = path.split(".")
-    expr: Expr = Name(first)
-    for name in rest:
-        expr = Attr(expr, name)
-    return expr
+def _last(path: str) -> str:
+    """What `import a.b` binds: `b`."""
+    return path.split(".")[-1]
 
 
 def _import_lines(modules: Iterable[tuple[str, str | None]]) -> list[TopLevel]:

@@ -109,7 +109,7 @@ def _ahead(graph: Graph, report: Report) -> tuple[Ahead, ...]:
             _check_home(graph, node, holder, report)
             _check_version(node, report)
             stale[holder[node.id]] = max(stale.get(holder[node.id], 0), node.attrs["max_staleness"])
-    groups = sorted({k for k in stale.values()}, reverse=True)
+    groups = sorted(set(stale.values()), reverse=True)
     return tuple(_one_ahead(graph, k, [i for i, s in stale.items() if s == k], stale, report) for k in groups)
 
 

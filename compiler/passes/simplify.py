@@ -1,8 +1,8 @@
 """Simplify: equal pure calls are computed once; what an update's minibatches can't change is computed before it;
 what nothing needs isn't computed.
 
-Reads are pure too, but each opens its own axis, so they stay apart. Reductions and ranks see the rows in scope, so they are shared only within one block. A value stays in a `when`,
-`every` or `collect` it was written in.
+Reads are pure too, but each opens its own axis, so they stay apart. Reductions and ranks see the rows in scope, so
+they are shared only within one block. A value stays in a `when`, `every` or `collect` it was written in.
 """
 
 from collections.abc import Mapping, Sequence

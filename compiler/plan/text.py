@@ -65,7 +65,8 @@ def _line(i: Instruction, inlined: Mapping[str, Instruction]) -> str:
 
     match i.op:
         case "update":
-            return f"update {i.attrs['model']} {_loss(i)}{_options(i, ('optimizer', 'loss'))} {_optimizer(i)}:   @ {i.mesh}"
+            options = _options(i, ("optimizer", "loss"))
+            return f"update {i.attrs['model']} {_loss(i)}{options} {_optimizer(i)}:   @ {i.mesh}"
         case "when":
             return f"when {show(i.args['condition'])}:"
         case "every":

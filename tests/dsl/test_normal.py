@@ -64,7 +64,7 @@ def test_import_aliases_go_where_the_original_name_is_free() -> None:
         "from std import k3 as kl\n" + in_flow("k3 = kl(a)"),  # assigned
         "from std import k3 as kl\nfrom mine import k3\n" + in_flow("x = kl(a) + k3(a)"),  # imported
         "from std import k3 as kl\ndef f(k3) = kl(k3)\n",  # a parameter
-        "import x.k3 as kl\ndef x(a) = kl.f(a)\n",  # a definition
+        "import x.k3 as kl\ndef k3(a) = kl.f(a)\n",  # a definition
     ],
 )
 def test_import_aliases_stay_where_it_is_not(text: str) -> None:

@@ -7,6 +7,7 @@ from ...facts import Places
 from ...graph import Graph
 from .batches import check_batches
 from .collects import check_collects
+from .metrics import check_metrics
 from .sampling import check_sampling
 from .sources import check_sources
 from .updates import check_updates
@@ -14,7 +15,7 @@ from .usage import check_usage
 
 Check = Callable[[Graph, Report, Places], None]
 
-CHECKS: tuple[Check, ...] = (check_sources, check_updates, check_batches, check_collects)
+CHECKS: tuple[Check, ...] = (check_sources, check_updates, check_batches, check_collects, check_metrics)
 ADVICE: tuple[Check, ...] = (check_sampling, check_usage)
 """Warnings that only mean something in a flow without errors."""
 

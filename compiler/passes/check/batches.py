@@ -8,6 +8,9 @@ from ...dataflow import Loss, loss_of
 from ...facts import Places
 from ...graph import Axis, Graph, Node, Size
 
+Counts = Mapping[str, tuple[int | None, Node]]
+"""Rows of each root axis by its owner, and the node that decides them. None: not known at compile time."""
+
 
 def check_batches(graph: Graph, report: Report, places: Places) -> None:
     nodes = graph.by_id()
@@ -18,8 +21,8 @@ def check_batches(graph: Graph, report: Report, places: Places) -> None:
             _check_update(update, loss, counts, report)
 
 
-def row_counts(graph: Graph) -> dict[str, tuple[int | None, Node]]:
-    """Rows of each root axis by its owner, and the node that decides it. None: not known at compile time."""
+def row_counts(graph: Graph) -> Counts:
+    """How many rows each read (or the `collect` around it) gives."""
     counts: dict[str, tuple[int | None, Node]] = {}
     for node in graph.walk():
         if node.op == "read":
@@ -31,7 +34,7 @@ def row_counts(graph: Graph) -> dict[str, tuple[int | None, Node]]:
     return counts
 
 
-def _check_update(update: Node, loss: Loss, counts: Mapping[str, tuple[int | None, Node]], report: Report) -> None:
+def _check_update(update: Node, loss: Loss, counts: Counts, report: Report) -> None:
     size: Size | None = update.attrs["minibatch"]
     number: int | None = update.attrs["minibatches"]
     if size and number:
@@ -40,18 +43,15 @@ def _check_update(update: Node, loss: Loss, counts: Mapping[str, tuple[int | Non
     elif size and len(loss.roots) > 1:
         roots = " and ".join(f"`{r.owner}`" for r in loss.roots)
         message = f"`minibatch={size}` is ambiguous: the loss reads rows of {roots}"
-        report.add("E0403", message, update.span, help="write `minibatches=4`: the same number for each")
+        report.add("E0403", message, update.span, help=_number_instead(loss, size.value, counts))
     elif size:
         for root in loss.roots:
             _check_divides(update, root, size.value, counts, report)
     elif number:
-        for root in loss.roots:
-            _check_parts(update, root, number, counts, report)
+        _check_parts(update, loss, number, counts, report)
 
 
-def _check_divides(
-    update: Node, root: Axis, size: int, counts: Mapping[str, tuple[int | None, Node]], report: Report
-) -> None:
+def _check_divides(update: Node, root: Axis, size: int, counts: Counts, report: Report) -> None:
     rows, source = counts.get(root.owner, (None, update))
     if rows is not None and rows % size:
         nearest = nearest_divisors(rows, size)
@@ -65,19 +65,37 @@ def _check_divides(
         )
 
 
-def _check_parts(
-    update: Node, root: Axis, number: int, counts: Mapping[str, tuple[int | None, Node]], report: Report
-) -> None:
-    rows, source = counts.get(root.owner, (None, update))
-    if rows is not None and rows % number:
-        nearest = nearest_divisors(rows, number)
+def _check_parts(update: Node, loss: Loss, number: int, counts: Counts, report: Report) -> None:
+    known = _known(loss, counts)
+    wrong = [(root, rows, source) for root, rows, source in known if rows % number]
+    if wrong:
+        shown = " and ".join(f"the {rows} prompts of `{root.owner}`" for root, rows, _ in wrong)
+        common = math.gcd(*(rows for _, rows, _ in known))
+        nearest = " or ".join(f"`minibatches={d}`" for d in nearest_divisors(common, number))
         report.add(
             "E0401",
-            f"`minibatches={number}` doesn't divide the {rows} prompts of `{root.owner}`",
+            f"`minibatches={number}` doesn't divide {shown}",
             update.span,
-            notes=(Note(f"{rows} prompts come from here", source.span),),
-            help=f"nearest that divide {rows}: {' or '.join(f'`minibatches={d}`' for d in nearest)}",
+            notes=tuple(Note(f"{rows} prompts come from here", source.span) for _, rows, source in wrong),
+            help=f"nearest that divide {' and '.join(str(rows) for _, rows, _ in known)}: {nearest}",
         )
+
+
+def _number_instead(loss: Loss, size: int, counts: Counts) -> str:
+    """The `minibatches=` nearest to a `minibatch=` that fits all roots of a loss."""
+    rows = [rows for _, rows, _ in _known(loss, counts)]
+    number = 4 if not rows else _nearest(math.gcd(*rows), max(1, max(rows) // size))
+    return f"write `minibatches={number}`: the same number for each"
+
+
+def _nearest(rows: int, wanted: int) -> int:
+    """The divisor of `rows` nearest to `wanted`."""
+    return wanted if rows % wanted == 0 else min(nearest_divisors(rows, wanted), key=lambda d: abs(d - wanted))
+
+
+def _known(loss: Loss, counts: Counts) -> list[tuple[Axis, int, Node]]:
+    found = [(root, *counts[root.owner]) for root in loss.roots if root.owner in counts]
+    return [(root, rows, source) for root, rows, source in found if rows is not None]
 
 
 def nearest_divisors(rows: int, wanted: int) -> list[int]:

@@ -1,25 +1,27 @@
-"""What usually is a mistake in policy-gradient losses. All of these are warnings but for staleness that can't be built."""
+"""What usually is a mistake in policy-gradient losses: all of these are warnings."""
 
 from collections.abc import Iterator, Mapping
 
 from ....dsl.diagnostics import Report
+from ....dsl.source import Span
 from ...dataflow import Loss, ancestors, loss_of
 from ...facts import Places
 from ...graph import Axis, Graph, Node, Ref
-from .sources import rollout_source
+from .sources import rollout_source, sampled_by
 
 GROUP_STATISTICS = ("mean", "std", "var")
 
 
 def check_sampling(graph: Graph, report: Report, places: Places) -> None:
     nodes = graph.by_id()
+    warned: set[tuple[Span, str]] = set()
     for node in graph.walk():
         loss = loss_of(node, nodes) if node.op == "update" else None
         if loss:
             _check_ratio(node, loss, nodes, report)
             _check_linear(node, loss, nodes, report)
         if node.op == "reduce":
-            _check_group(node, nodes, report)
+            _check_group(node, nodes, warned, report)
             _check_levels(node, nodes, report)
 
 
@@ -31,9 +33,10 @@ def _check_ratio(update: Node, loss: Loss, nodes: Mapping[int, Node], report: Re
     if not any(nodes[i].attrs.get("fn") == "exp" and i in loss.dependent for i in used):
         return
     for source in _sampled(loss, nodes):
-        reads_sampler = any(_is_logprobs_of(nodes[i], source) for i in used)
+        reads_sampler = any(_is_logprobs_of(nodes[i], source, nodes) for i in used)
         if source.attrs["max_staleness"] and not reads_sampler:
-            message = f"`{source.name}` is sampled with weights of up to {source.attrs['max_staleness']} steps ago, but the loss ignores `{source.name}.logprobs`"
+            name, steps = source.name, source.attrs["max_staleness"]
+            message = f"`{name}` is sampled with weights of {steps} steps ago, but the loss ignores `{name}.logprobs`"
             report.add(
                 "W0301",
                 message,
@@ -41,30 +44,31 @@ def _check_ratio(update: Node, loss: Loss, nodes: Mapping[int, Node], report: Re
                 help=f"weigh by `exp(policy.logprobs({source.name}) - {source.name}.logprobs)`",
             )
         if source.attrs["top_p"] < 1 or source.attrs["top_k"] > 0:
-            message = f"`{source.name}` is sampled from a cut distribution (top_p={source.attrs['top_p']}, top_k={source.attrs['top_k']}), but the loss is a ratio of full ones"
+            cut = f"top_p={source.attrs['top_p']}, top_k={source.attrs['top_k']}"
+            message = (
+                f"`{source.name}` is sampled from a cut distribution ({cut}), but the loss is a ratio of full ones"
+            )
             report.add("W0302", message, update.span, help="sample with top_p=1 and top_k=0")
 
 
 def _sampled(loss: Loss, nodes: Mapping[int, Node]) -> list[Node]:
-    found = {s.id: s for i in loss.live if (s := rollout_source(nodes[i], dict(nodes)))}
+    found = {s.id: s for i in loss.live if (s := rollout_source(nodes[i], nodes))}
     return list(found.values())
 
 
-def _is_logprobs_of(node: Node, source: Node) -> bool:
-    record = node.args.get("record")
-    return (
-        node.op == "field" and node.attrs["field"] == "logprobs" and isinstance(record, Ref) and record.id == source.id
-    )
+def _is_logprobs_of(node: Node, source: Node, nodes: Mapping[int, Node]) -> bool:
+    return node.op == "field" and node.attrs["field"] == "logprobs" and sampled_by(node.args["record"], nodes) == source
 
 
 def _check_linear(update: Node, loss: Loss, nodes: Mapping[int, Node], report: Report) -> None:
     """The expected gradient of log p(x) under x ~ p is zero."""
     model = update.attrs["model"]
     for term in _terms(loss.minimize.args["value"], nodes):
-        source = rollout_source(term, dict(nodes)) if term.op == "logprobs" else None
+        source = rollout_source(term, nodes) if term.op == "logprobs" else None
         own = source is not None and source.attrs["model"] == model and term.args["sequences"] == Ref(source.id)
         if own and term.id in loss.live:
-            message = f"a term of this loss is linear in `{model}.logprobs({source.name if source else ''})` without a weight: its expected gradient is zero"
+            term_text = f"{model}.logprobs({source.name if source else ''})"
+            message = f"a term of this loss is `{term_text}` without a weight: its expected gradient is zero"
             report.add(
                 "W0303",
                 message,
@@ -113,7 +117,8 @@ def _same(a: object, b: object, nodes: Mapping[int, Node]) -> bool:
 # ---------------------------------------------------------------- groups and levels
 
 
-def _check_group(node: Node, nodes: Mapping[int, Node], report: Report) -> None:
+def _check_group(node: Node, nodes: Mapping[int, Node], warned: set[tuple[Span, str]], report: Report) -> None:
+    """Statistics over groups of one; once per call of a definition, which may take several of them."""
     x = node.args["x"]
     by = node.type.axis
     if node.attrs["fn"] not in GROUP_STATISTICS or by is None or not isinstance(x, Ref) or not node.attrs.get("by"):
@@ -121,7 +126,9 @@ def _check_group(node: Node, nodes: Mapping[int, Node], report: Report) -> None:
     axis = nodes[x.id].type.axis
     if axis is None or axis.kind == "token":
         return
-    if axis == by or (axis.parent == by and _samples(axis, nodes) == 1):
+    one = axis == by or (axis.parent == by and _samples(axis, nodes) == 1)
+    if one and (node.span, str(by)) not in warned:
+        warned.add((node.span, str(by)))
         message = f"`{node.attrs['fn']}(…, by={by.kind})` is over groups of one: there is one sample per {by.kind}"
         report.add("W0202", message, node.span, help="give `generate` `n=8`, for example")
 

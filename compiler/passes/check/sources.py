@@ -1,5 +1,7 @@
 """Data files and model directories: are they here, and do models agree on the tokens they read?"""
 
+from collections.abc import Mapping
+
 from ....dsl.diagnostics import Note, Report
 from ...facts import Places, model_facts
 from ...graph import Graph, Node, Ref, Role
@@ -49,9 +51,13 @@ def _tokenizer(role: Role, places: Places) -> str | None:
     return facts.tokenizer if facts else None
 
 
-def rollout_source(node: Node, nodes: dict[int, Node]) -> Node | None:
-    """The draw that made the rollout a phase reads, through `keep` and `collect`."""
-    ref = node.args.get("sequences")
+def rollout_source(node: Node, nodes: Mapping[int, Node]) -> Node | None:
+    """The draw that made the rollout a phase reads."""
+    return sampled_by(node.args.get("sequences"), nodes)
+
+
+def sampled_by(ref: object, nodes: Mapping[int, Node]) -> Node | None:
+    """The draw that made a rollout, through `keep` and `collect`."""
     while isinstance(ref, Ref):
         source = nodes[ref.id]
         if source.op == "generate":
@@ -73,5 +79,6 @@ def _check_context(graph: Graph, report: Report, places: Places) -> None:
             message = f"min_new_tokens={least} is more than max_new_tokens={budget}"
             report.add("E0113", message, node.span, help=f"at most {budget}")
         if facts and facts.max_positions and budget >= facts.max_positions:
-            message = f"max_new_tokens={budget} leaves no room for a prompt: `{role.name}` has a context of {facts.max_positions} tokens"
+            context = f"`{role.name}` has a context of {facts.max_positions} tokens"
+            message = f"max_new_tokens={budget} leaves no room for a prompt: {context}"
             report.add("E0402", message, node.span, help=f"at most {facts.max_positions - 1}, less the longest prompt")

@@ -80,7 +80,8 @@ def _check_reaches(name: str, update: Node, loss: Node, nodes: Mapping[int, Node
         label, help = "the gradient stops on the way", "take `stop_gradient` or the comparison off the way to the model"
     else:
         label = "this holds no phase of the model"
-        help = f"call `{name}` in the update, such as `{name}.logprobs(rollout)`; `rollout.logprobs` are the sampler's constants"
+        call = f"call `{name}` in the update, such as `{name}.logprobs(rollout)`"
+        help = f"{call}; `rollout.logprobs` are the sampler's constants"
     report.add(
         "E0304",
         f"the loss of `{name}` doesn't reach `{name}`: its gradient would be zero",

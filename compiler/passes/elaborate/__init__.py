@@ -8,11 +8,16 @@ from collections.abc import Mapping
 from ....dsl import ast
 from ....dsl.diagnostics import Report, suggest
 from ....dsl.modules import FlowModule
+from ....dsl.vocabulary import UNITS
 from ...graph import Constant, Graph, Ref, Size
+from .calls import check_unused_definitions
 from .context import Context, Env, Scope
 from .expressions import evaluate
 from .names import claim
 from .statements import elaborate_block
+
+KINDS = ("int", "float", "bool", "str", *UNITS)
+"""What a parameter's annotation may be."""
 
 
 def elaborate(module: FlowModule, flow: ast.Flow, settings: Mapping[str, Constant], report: Report) -> Graph:
@@ -21,6 +26,7 @@ def elaborate(module: FlowModule, flow: ast.Flow, settings: Mapping[str, Constan
     scope = Scope("flow")
     _bind_params(context, scope, flow, settings)
     elaborate_block(context, scope, flow.body)
+    check_unused_definitions(context)
     _unread_params(context, flow)
     return Graph(flow.name, context.params, context.roles, context.states, tuple(scope.nodes), flow.doc, flow.span)
 
@@ -70,18 +76,19 @@ def _names_in(place: ast.Place) -> list[ast.Name]:
 
 
 def _checked(context: Context, param: ast.Param, value: Constant, default: Constant) -> Constant:
-    """The value of a parameter, if it is of its annotation's (or its default's) kind."""
+    """The value of a parameter, if it is of its annotation's (or its default's) kind; None if it was refused."""
     wanted = _kind(param, default)
+    if param.annotation and param.annotation not in KINDS:
+        message = f"`{param.annotation}` is no kind of parameter"
+        context.report.add("E0113", message, param.span, help=suggest(param.annotation, KINDS))
+        return None
     if value is None or wanted is None or _fits(value, wanted):
         return float(value) if wanted == "float" and isinstance(value, int) else value
-    given = f"`{value}`"
-    help = (
-        f"write `{param.name}={value} {default.unit}`" if isinstance(default, Size) and isinstance(value, int) else None
-    )
-    context.report.add(
-        "E0113", f"parameter `{param.name}` takes {_article(wanted)}, not {given}", param.span, help=help
-    )
-    return default if default is not None else value
+    message = f"parameter `{param.name}` takes {_article(wanted)}, not {_shown(value)}"
+    is_bare = wanted in UNITS and isinstance(value, int) and not isinstance(value, bool)
+    help = f"write `{param.name}={value} {wanted}`" if is_bare else None
+    context.report.add("E0113", message, param.span, help=help)
+    return default if wanted is not None and _fits(default, wanted) else None
 
 
 def _kind(param: ast.Param, default: Constant) -> str | None:
@@ -110,6 +117,10 @@ def _fits(value: Constant, wanted: str) -> bool:
         case "str":
             return isinstance(value, str)
     return isinstance(value, Size) and value.unit == wanted
+
+
+def _shown(value: Constant) -> str:
+    return f"`{str(value).lower()}`" if isinstance(value, bool) else f"`{value}`"
 
 
 def _article(kind: str) -> str:

@@ -17,7 +17,7 @@ from ....dsl.vocabulary import (
     TOKENISED_OPTIONS,
 )
 from ...graph import AxisName, Operand, Ref, Size
-from .context import Context, Env, Meaning, Method, ModelUse
+from .context import Context, Env, Meaning, Method, ModelUse, Scope
 from .expressions import apply, axis, evaluate, no_value, resolve
 from .options import read_options, refused, with_defaults
 
@@ -244,7 +244,7 @@ def _version(env: Env, model: ModelUse) -> str:
     return "live" if model.version == "now" and env.scope.updated_role() == model.role else model.version
 
 
-def _generate(context: Context, env: Env, expr: ast.Call, attrs: dict[str, object]) -> Operand:
+def _generate(context: Context, env: Env, expr: ast.Call, attrs: Mapping[str, object]) -> Operand:
     if _in_update(context, env, expr, "generate"):
         return _error(context, env, expr)
     if env.target is None:
@@ -346,11 +346,24 @@ def _inline(context: Context, env: Env, symbol: DefSymbol, expr: ast.Call) -> Op
     if bound is None:
         return _error(context, env, expr)
     given = {name: _argument(context, env, value) for name, value in bound.items()}
+    context.inlined.add(definition.name)
     context.inlining.append(definition.name)
     try:
         return _body(context, env, symbol, given, expr)
     finally:
         context.inlining.pop()
+
+
+def check_unused_definitions(context: Context) -> None:
+    """Look for mistakes in definitions of the file that the flow doesn't call; nothing of them enters the graph."""
+    for symbol in [*context.module.names.values()]:
+        if isinstance(symbol, DefSymbol) and symbol.module is context.module:
+            definition = symbol.definition
+            if definition.name not in context.inlined:
+                env = Env(Scope("flow"), context.module, target=definition.name)
+                given = {p.name: context.error(env, p.span) for p in definition.params}
+                context.inlined.add(definition.name)
+                _body(context, env, symbol, given, ast.Call(ast.Name(definition.name), span=definition.span))
 
 
 def _argument(context: Context, env: Env, value: ast.Expr) -> Meaning:
@@ -364,6 +377,8 @@ def _argument(context: Context, env: Env, value: ast.Expr) -> Meaning:
 def _body(context: Context, env: Env, symbol: DefSymbol, given: Mapping[str, Meaning], expr: ast.Call) -> Operand:
     names: dict[str, Meaning] = dict(given)
     inner = replace(env, module=symbol.module, locals=names, call_span=env.call_span or expr.span, target=None)
+    if expr.func == ast.Name(symbol.definition.name) and expr.span == symbol.definition.span:
+        inner = replace(inner, call_span=None)  # no call: it is looked at where it stands
     for param in symbol.definition.params:
         if param.name not in names and param.default is not None:
             names[param.name] = evaluate(context, inner, param.default)

@@ -86,6 +86,7 @@ class Env:
 class Context:
     """What all of a flow's elaboration shares.
 
+    inlining: definitions being inlined, outermost first; inlined: all that ever were.
     read: parameters that something looked up. errors: ids of the nodes that stand for what was refused.
     """
 
@@ -95,6 +96,7 @@ class Context:
     states: dict[str, State] = field(default_factory=dict)
     params: dict[str, Constant] = field(default_factory=dict)
     inlining: list[str] = field(default_factory=list)
+    inlined: set[str] = field(default_factory=set)
     read: set[str] = field(default_factory=set)
     errors: set[int] = field(default_factory=set)
     _count: int = 0

@@ -270,6 +270,8 @@ def _fold(context: Context, env: Env, fn: str, constants: list[Constant], expr: 
 def axis(context: Context, env: Env, expr: ast.Expr) -> AxisName | None:
     """The axis that `by=`, `over=` or `to=` names; anything else is refused."""
     match expr:
+        case ast.Name(id=name) if env.locals and context.is_error(env.locals.get(name)):
+            return None  # refused where it was passed
         case ast.Name(id=name) if env.locals and isinstance(env.locals.get(name), AxisName):
             return cast(AxisName, env.locals[name])  # a definition's parameter that stands for an axis
         case ast.Name(id=kind) if kind in AXES:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ...graph import Constant, Size
+from ...graph import LARGEST_INT, Constant, Size
 
 BINARY: Mapping[str, Callable[[Any, Any], Any]] = {
     "+": lambda a, b: a + b,
@@ -24,27 +24,24 @@ BINARY: Mapping[str, Callable[[Any, Any], Any]] = {
     "or": lambda a, b: a or b,
 }
 
-LARGEST_INT = 2**63 - 1
-"""What a plan can hold."""
-
 LARGEST_CHOICE = 10_000
 """Above this, exact combinations take longer than a compilation may."""
 
 
 def _power(a: Any, b: Any) -> Any:
     if isinstance(a, int) and isinstance(b, int) and abs(a) > 1 and b > LARGEST_INT.bit_length():
-        raise OverflowError("the power is too large")
+        raise OverflowError
     return a**b
 
 
 def _comb(n: Any, k: Any) -> float:
     if min(k, n - k) > LARGEST_CHOICE:
-        raise OverflowError("these are too many combinations")
+        raise OverflowError
     return float(math.comb(int(n), int(k)))
 
 
 def _log_sigmoid(x: Any) -> float:
-    return min(x, 0) - math.log1p(math.exp(-abs(x)))
+    return float(min(x, 0) - math.log1p(math.exp(-abs(x))))
 
 
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
@@ -68,6 +65,27 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 KEEPS_UNIT = frozenset({"+", "-", "*", "//", "maximum", "minimum", "neg"})
 
 
+def _check_texts(fn: str, plain: list[Any]) -> None:
+    """Text is compared with text, chosen between texts and joined with `+`."""
+    values = plain[1:] if fn == "where" else plain
+    texts = [isinstance(v, str) for v in values]
+    if any(texts) and fn not in ("==", "!=", "where", "+"):
+        raise TypeError("text has no arithmetic")
+    if any(texts) and not all(texts):
+        raise TypeError("text and numbers don't mix")
+
+
+def _computed(fn: str, plain: list[Any]) -> Any:
+    try:
+        return FUNCTIONS[fn](*plain)
+    except ZeroDivisionError:
+        raise ValueError("division by zero") from None
+    except OverflowError:
+        raise ValueError("the result is too large") from None
+    except ValueError:
+        raise ValueError(f"`{fn}` of {', '.join(str(p) for p in plain)} is not defined") from None
+
+
 def check_number(value: object) -> None:
     """Raises ValueError for a number that no plan can hold."""
     if isinstance(value, complex) or (isinstance(value, float) and not math.isfinite(value)):
@@ -85,10 +103,8 @@ def fold(fn: str, values: list[Constant]) -> Constant:
     if len(units) > 1:
         raise ValueError(f"{' and '.join(sorted(units))} don't mix")
     plain = [v.value if isinstance(v, Size) else v for v in values]
-    texts = [isinstance(v, str) for v in plain]
-    if any(texts) and fn not in ("==", "!=", "where") and not (fn == "+" and all(texts)):
-        raise TypeError("text has no arithmetic")
-    result = FUNCTIONS[fn](*plain)
+    _check_texts(fn, plain)
+    result = _computed(fn, plain)
     check_number(result)
     if units and fn in KEEPS_UNIT and float(result).is_integer():
         return Size(int(result), units.pop())

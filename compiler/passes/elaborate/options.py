@@ -81,7 +81,8 @@ def _value(context: Context, env: Env, arg: ast.Arg, option: Option, what: str) 
     if option.choices and isinstance(arg.value, ast.Name) and arg.value.id in option.choices:
         return arg.value.id
     if option.kind == "word" and isinstance(arg.value, ast.Name):
-        return _refuse_choice(context, env, arg, arg.value.id, option)
+        _refuse_choice(context, env, arg, arg.value.id, option)
+        return None
     value = evaluate(context, env.anonymous(), arg.value)
     if context.is_error(value):
         return None
@@ -98,7 +99,8 @@ def _constant(context: Context, env: Env, arg: ast.Arg, value: Constant, option:
     if option.kind == "size":
         return sized(context, env, value, option.units, arg.name or "", arg.value.span)
     if option.choices and value not in option.choices:
-        return _refuse_choice(context, env, arg, value, option)
+        _refuse_choice(context, env, arg, value, option)
+        return None
     if isinstance(value, Size):
         message = f"option `{arg.name}` takes a plain number, not a size in {value.unit}"
         context.refuse("E0206", message, env, arg.value.span, help=f"write `{arg.name}={value.value}`")

@@ -34,11 +34,26 @@ def _declare_role(context: Context, env: Env, statement: ast.ModelDecl, pending:
     if pending.pop(statement.name, None) is None:
         return
     source = _copied(statement.value)
+    if _copies_itself(context, statement, pending):
+        help = "one of them is made of a path: `causal_lm(…)`"
+        context.refuse("E0112", f"model `{statement.name}` is a copy of itself", env, statement.span, help=help)
+        return
     if source in pending:
         _declare_role(context, env, pending[source], pending)
     role = _role(context, env, statement.name, statement.value)
     if role:
         context.roles[statement.name] = role
+
+
+def _copies_itself(context: Context, statement: ast.ModelDecl, pending: dict[str, ast.ModelDecl]) -> bool:
+    """Whether following `frozen(model)` leads back to where it began."""
+    seen, source = {statement.name}, _copied(statement.value)
+    while source in pending:
+        if source in seen:
+            break
+        seen.add(source)
+        source = _copied(pending[source].value)
+    return source == statement.name
 
 
 def _copied(value: ast.Expr) -> str | None:
@@ -76,9 +91,6 @@ def _role(context: Context, env: Env, name: str, value: ast.Expr) -> Role | None
 def _frozen(context: Context, env: Env, name: str, inner: ast.Expr, whole: ast.Call) -> Role | None:
     if isinstance(inner, ast.Name) and inner.id in context.roles:
         source = context.roles[inner.id]
-        if inner.id == name:
-            context.refuse("E0112", f"model `{name}` is a copy of itself", env, whole.span)
-            return None
         if source.kind == "unknown":
             return None  # refused where it was declared
         base = source.of or source.name

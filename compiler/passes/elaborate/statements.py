@@ -161,7 +161,8 @@ def _next_model(context: Context, env: Env, statement: ast.Next) -> None:
             source = resolve(context, env, value)
             attrs = {"source": source.role, "version": source.version} if isinstance(source, ModelUse) else None
     if attrs is None:
-        help = f"write `next {statement.name} = MODEL` or `next {statement.name} = ema({statement.name}, MODEL, decay=0.99)`"
+        name = statement.name
+        help = f"write `next {name} = MODEL` or `next {name} = ema({name}, MODEL, decay=0.99)`"
         context.refuse(
             "E0310", f"the next weights of `{statement.name}` come from a model", env, statement.value.span, help=help
         )

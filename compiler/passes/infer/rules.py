@@ -129,7 +129,7 @@ def _check_pooling(context: Context, node: Node, axis: Axis) -> None:
 def _target(context: Context, node: Node, axis: Axis) -> Axis | None:
     """The axis of a reduction's result."""
     if node.attrs.get("over"):
-        over = context.axis(node.attrs["over"], axis, "this", innermost=True)
+        over = context.axis(node.attrs["over"], axis, context.named(node.args["x"]), innermost=True)
         if over != axis:
             raise Refusal(
                 "E0203",
@@ -137,7 +137,7 @@ def _target(context: Context, node: Node, axis: Axis) -> Axis | None:
                 help=f"pool `{axis.kind}` first (`over={axis.kind}`), or write `by=…` with the axis to keep",
             )
         return axis.parent
-    return context.axis(node.attrs["by"], axis, "this") if node.attrs.get("by") else None
+    return context.axis(node.attrs["by"], axis, context.named(node.args["x"])) if node.attrs.get("by") else None
 
 
 def _reduced_dtype(fn: str, dtype: str) -> str:
@@ -169,7 +169,7 @@ def _rank(context: Context, node: Node) -> Type:
     if type.axis is None or type.dtype not in NUMERIC:
         raise Refusal("E0205", f"rank takes numbers on an axis, not {context.named(node.args['x'])}")
     if node.attrs.get("by"):
-        context.axis(node.attrs["by"], type.axis, "this")
+        context.axis(node.attrs["by"], type.axis, context.named(node.args["x"]))
     return Type("int", type.axis)
 
 
