@@ -1,0 +1,101 @@
+"""Makes what the addition examples start from; run by hand: `python examples/make_addition.py` (about a minute).
+
+data/addition_*.jsonl   The 8,100 sums `a+b=` of two-digit numbers, shuffled by a fixed seed and cut in three parts
+                        that share no row: `test` (200), `train` (3,200, the prompts of reinforcement learning) and `sft`
+                        (the rest, which only the starting weights see).
+models/addition/        A Llama of 2 layers and 0.4 million weights over a tokenizer of single characters. The random
+                        weights were trained by `flowrun examples/sft.flow` for 5 epochs (183 steps of 128 rows), stopped
+                        early on purpose: samples are right about one time in three, so there is something to reinforce.
+                        Stored as float16, half the size; a run loads them as float32.
+"""
+
+import json
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+HERE = Path(__file__).parent
+CHARACTERS = "0123456789+="
+END = "<end>"
+EPOCHS = 5
+
+
+def main() -> None:
+    rows = sums()
+    write(HERE / "data/addition_test.jsonl", rows[:200])
+    write(HERE / "data/addition_train.jsonl", rows[200:3400])
+    write(HERE / "data/addition_sft.jsonl", rows[3400:])
+    with tempfile.TemporaryDirectory() as folder:
+        start, out = Path(folder) / "start", Path(folder) / "run"
+        random_model(start)
+        flowrun("sft.flow", "--set", f"start={start}", "--set", f"epochs={EPOCHS}", "--out", str(out))
+        store(out / "models/policy", HERE / "models/addition")
+
+
+def sums() -> list[dict[str, str]]:
+    """Every sum once, in an order that a fixed seed gives."""
+    rows = [{"prompt": f"{a}+{b}=", "answer": str(a + b)} for a in range(10, 100) for b in range(10, 100)]
+    random.Random(0).shuffle(rows)
+    return rows
+
+
+def write(path: Path, rows: Iterable[dict[str, str]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def random_model(folder: Path) -> None:
+    """A tokenizer of single characters and a Llama with random weights."""
+    tokenizer = character_tokenizer()
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=128,
+        intermediate_size=384,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        max_position_embeddings=32,
+        tie_word_embeddings=True,
+        initializer_range=0.05,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=None,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def character_tokenizer() -> PreTrainedTokenizerFast:
+    vocabulary = {token: i for i, token in enumerate([*CHARACTERS, END])}
+    tokens = Tokenizer(models.WordLevel(vocabulary, unk_token=END))
+    tokens.pre_tokenizer = pre_tokenizers.Split(Regex("."), behavior="isolated")
+    tokens.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(tokenizer_object=tokens, eos_token=END)
+
+
+def flowrun(flow: str, *options: str) -> None:
+    subprocess.run([sys.executable, "-m", "shardflow.runtime.cli", str(HERE / flow), *options], check=True)
+
+
+def store(trained: Path, folder: Path) -> None:
+    """Copy a model's directory with its weights as float16."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in trained.iterdir():
+        if file.suffix == ".safetensors":
+            weights = {name: tensor.half() for name, tensor in load_file(file).items()}
+            save_file(weights, folder / file.name, metadata={"format": "pt"})
+        else:
+            (folder / file.name).write_bytes(file.read_bytes())
+
+
+if __name__ == "__main__":
+    main()
