@@ -4,6 +4,7 @@ Sums run in float64 whatever the values' dtype, so that a result doesn't depend 
 """
 
 import math
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -24,7 +25,7 @@ class ReductionError(RunError):
 
 
 def _where(c: Any, a: Any, b: Any) -> Tensor:
-    condition = c if isinstance(c, Tensor) else torch.as_tensor(bool(c))
+    condition = torch.as_tensor(c).bool()
     like = next((x for x in (a, b) if isinstance(x, Tensor)), None)
     a, b = (x if isinstance(x, Tensor) else torch.as_tensor(x, dtype=_common(like, x)) for x in (a, b))
     return torch.where(condition, a, b)
@@ -33,7 +34,7 @@ def _where(c: Any, a: Any, b: Any) -> Tensor:
 def _common(like: Tensor | None, x: Any) -> torch.dtype | None:
     """The dtype of a constant beside a tensor: the tensor's, unless it is an integer tensor and a float constant."""
     if like is None:
-        return torch.float64 if isinstance(x, float) else None
+        return torch.get_default_dtype() if isinstance(x, float) else None
     return like.dtype if like.is_floating_point() or not isinstance(x, float) else torch.get_default_dtype()
 
 
@@ -49,11 +50,9 @@ def _extreme(fn: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any, Any], Ten
 def _comb(n: Any, k: Any) -> Tensor:
     """Binomial coefficients, 0 where k > n; exact up to 2^53."""
     n, k = (torch.as_tensor(x, dtype=torch.float64) for x in (n, k))
-    table = [
-        math.comb(int(a), int(b))
-        for a, b in zip(*(x.flatten().tolist() for x in torch.broadcast_tensors(n, k)), strict=True)
-    ]
-    return torch.tensor(table, dtype=torch.float64).reshape(torch.broadcast_shapes(n.shape, k.shape))
+    n, k = n + torch.zeros_like(k), k + torch.zeros_like(n)
+    table = [math.comb(int(a), int(b)) for a, b in zip(n.flatten().tolist(), k.flatten().tolist(), strict=True)]
+    return torch.tensor(table, dtype=torch.float64).reshape(n.shape)
 
 
 def _logical(fn: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any, Any], Tensor]:
@@ -68,14 +67,19 @@ def _unary(fn: Callable[[Tensor], Tensor]) -> Callable[[Any], Tensor]:
     return apply
 
 
+def _arithmetic(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Booleans count as 0 and 1: torch makes `or` of their sum, and refuses to subtract them."""
+    return lambda *operands: fn(*(x.long() if isinstance(x, Tensor) and x.dtype == torch.bool else x for x in operands))
+
+
 POINTWISE: Mapping[str, Callable[..., Any]] = {
-    "+": lambda a, b: a + b,
-    "-": lambda a, b: _number(a) - _number(b),
-    "*": lambda a, b: a * b,
-    "/": lambda a, b: a / b,
-    "//": lambda a, b: a // b,
-    "%": lambda a, b: a % b,
-    "**": lambda a, b: a**b,
+    "+": _arithmetic(operator.add),
+    "-": _arithmetic(operator.sub),
+    "*": _arithmetic(operator.mul),
+    "/": _arithmetic(operator.truediv),
+    "//": _arithmetic(operator.floordiv),
+    "%": _arithmetic(operator.mod),
+    "**": _arithmetic(operator.pow),
     "==": lambda a, b: a == b,
     "!=": lambda a, b: a != b,
     "<": lambda a, b: a < b,
@@ -85,12 +89,12 @@ POINTWISE: Mapping[str, Callable[..., Any]] = {
     "and": _logical(torch.logical_and),
     "or": _logical(torch.logical_or),
     "not": lambda x: ~torch.as_tensor(x).bool(),
-    "neg": lambda x: -_number(x),
+    "neg": _arithmetic(operator.neg),
     "maximum": _extreme(torch.maximum),
     "minimum": _extreme(torch.minimum),
     "where": _where,
-    "clamp": lambda x, lo, hi: _clamp(x, lo, hi),
-    "abs": lambda x: torch.abs(torch.as_tensor(x)),
+    "clamp": _arithmetic(lambda x, lo, hi: _clamp(x, lo, hi)),
+    "abs": _arithmetic(lambda x: torch.abs(torch.as_tensor(x))),
     "exp": _unary(torch.exp),
     "ln": _unary(torch.log),
     "sqrt": _unary(torch.sqrt),
@@ -99,11 +103,6 @@ POINTWISE: Mapping[str, Callable[..., Any]] = {
     "stop_gradient": lambda x: x.detach() if isinstance(x, Tensor) else x,
     "comb": _comb,
 }
-
-
-def _number(x: Any) -> Any:
-    """Booleans count as 0 and 1; torch refuses to subtract them."""
-    return x.long() if isinstance(x, Tensor) and x.dtype == torch.bool else x
 
 
 def _clamp(x: Any, lo: Any, hi: Any) -> Tensor:
@@ -202,8 +201,8 @@ def _var(x: Tensor, index: Tensor, size: int, q: float, count: Tensor | None) ->
 
 def _std(x: Tensor, index: Tensor, size: int, q: float, count: Tensor | None) -> Tensor:
     variance = _var(x, index, size, q, None)
-    positive = variance > 0
-    return torch.where(positive, torch.where(positive, variance, 1.0).sqrt(), 0.0)
+    none = variance == 0  # where the root has no gradient; a NaN stays one
+    return torch.where(none, 0.0, torch.where(none, 1.0, variance).sqrt())
 
 
 def _extremum(how: str, word: str) -> Callable[..., Tensor]:

@@ -58,8 +58,8 @@ def _starting_point(out: Path, args: argparse.Namespace) -> Commit | None:
         warnings.warn(f"the run in {out} ended before its first commit, and starts anew", RunWarning, stacklevel=2)
     if commit is not None and not args.resume and not args.overwrite:
         raise RunError(
-            f"{out} holds a run of {commit.step} steps: go on with it by --resume, replace it by --overwrite, or choose "
-            "another --out"
+            f"{out} holds a run of {commit.step} steps: go on with it by --resume, replace it by --overwrite, or "
+            "choose another --out"
         )
     return commit if args.resume else None
 
@@ -158,11 +158,11 @@ def _execute(session: Session, out: Path, data: bytes, commit: Commit | None, ar
 
 
 def _resumed(session: Session, commit: Commit) -> tuple[int, Queues]:
-    threads, dtype = torch.get_num_threads(), commit.meta["torch"]
-    if (commit.meta["threads"], dtype) != (threads, torch.__version__):
+    then, now = (commit.meta["threads"], commit.meta["torch"]), (torch.get_num_threads(), torch.__version__)
+    if then != now:
         warnings.warn(
-            f"{commit.path} was made with {commit.meta['threads']} threads and torch {dtype}, this run has {threads} and "
-            f"{torch.__version__}: the last bits of its numbers may differ from an uninterrupted run's",
+            f"{commit.path} was made with {then[0]} threads and torch {then[1]}, this run has {now[0]} and {now[1]}: "
+            "the last bits of its numbers may differ from an uninterrupted run's",
             RunWarning,
             stacklevel=2,
         )

@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ...compiler.plan import Instruction, Operator
 from ...dsl.ragged import Ragged
 from .. import noise
+from ..boundary import short
 from ..errors import RunError
 from ..operators import call_rows, load_function
 from ..values import Frame, Record, Value, innermost
@@ -59,7 +61,7 @@ def _column(sees: str, value: Any, rows: Frame | None) -> list[Any]:
         case "group":
             return _split(value.rows, value)
         case "sequence":
-            return list(value.tensor.split(_lengths(value)))
+            return list(torch.split(value.tensor, _lengths(value)))
         case "ragged":
             return [Ragged(value.tensor, torch.tensor(_lengths(value)))]
         case "batch":
@@ -113,7 +115,7 @@ def _in_order(
 
 def _expected(operator: Operator) -> str | dict[str, str]:
     kinds = {p.name: _python_type(p.sees, p.dtype) for p in operator.result}
-    return kinds[""] if "" in kinds else kinds
+    return kinds.get("", kinds)
 
 
 def _python_type(sees: str, dtype: str) -> str:
@@ -179,25 +181,44 @@ def _result_frame(kind: str, args: dict[str, Any], sees: dict[str, str], rows: F
 
 def _packed(i: Instruction, env: Env, dtype: str, sees: str, results: Sequence[Any], frame: Frame | None) -> Value:
     """The results of all calls as one value."""
+    number = env.session.settings.number
     if sees == "ragged":
-        return _checked(i, Value(results[0].values, frame))
+        return _fitting(i, Value(_tensor_of(i, results[0]), frame), [frame.size] if frame else [1])
     if sees == "sequence":
-        return _checked(
-            i, Value(torch.cat([torch.as_tensor(r) for r in results]) if results else torch.zeros(0), frame)
-        )
-    items = [x for r in results for x in r] if sees in ("group", "batch") else list(results)
+        tensors = [torch.as_tensor(r) for r in results]
+        packed = torch.cat(tensors) if tensors else torch.zeros(0, dtype=number)
+        return _fitting(i, Value(packed, frame), _rows_per_call(sees, frame), [len(t) for t in tensors])
+    many = sees in ("group", "batch")
+    items = [x for r in results for x in r] if many else list(results)
+    counts = [len(r) for r in results] if many else None
     if dtype not in ("float", "int", "bool"):
-        return _checked(i, Value(items, frame))
-    kinds = {"float": env.session.settings.number, "int": torch.long, "bool": torch.bool}
+        return _fitting(i, Value(items, frame), _rows_per_call(sees, frame), counts)
+    kinds = {"float": number, "int": torch.long, "bool": torch.bool}
     tensor = torch.tensor(items, dtype=kinds[dtype])
-    return _checked(i, Value(tensor if frame else tensor[0], frame))
+    return _fitting(i, Value(tensor, frame), _rows_per_call(sees, frame), counts) if frame else Value(tensor[0])
 
 
-def _checked(i: Instruction, value: Value) -> Value:
-    """The value, if there is one element for each row."""
-    if value.frame is not None and len(value.data) != value.frame.size:
+def _tensor_of(i: Instruction, result: Any) -> Tensor:
+    if not isinstance(result, Ragged):
+        raise RunError(f"`{i.out}`: `{i.attrs['operator']}` returned {short(result)}, where a Ragged is expected")
+    return result.values
+
+
+def _rows_per_call(sees: str, frame: Frame | None) -> list[int]:
+    """How many rows each call's result is to have."""
+    if frame is None or sees == "row":
+        return [1] * (frame.size if frame else 1)
+    return [frame.size] if sees == "batch" else [int(x) for x in frame.lengths]
+
+
+def _fitting(i: Instruction, value: Value, due: Sequence[int], found: Sequence[int] | None = None) -> Value:
+    """The value, if every call returned one element for each of its rows. found: by call; None: one from each."""
+    counts = [len(value.data)] if len(due) == 1 else found or due
+    wrong = next((n for n, (a, b) in enumerate(zip(counts, due, strict=True)) if a != b), None)
+    if value.frame is not None and wrong is not None:
         raise RunError(
-            f"`{i.attrs['operator']}` returned {len(value.data)} elements for {value.frame.size} rows of `{value.frame.name}`"
+            f"`{i.out}`: call {wrong} of `{i.attrs['operator']}` returned {counts[wrong]} elements for {due[wrong]} "
+            f"rows of `{value.frame.name}`"
         )
     return value
 

@@ -134,11 +134,17 @@ def _field(i: Instruction, env: Env) -> Value:
 
 
 def _shown(operand: Operand) -> str:
-    return operand.ref if isinstance(operand, Name) else str(operand)
+    """An operand as the user knows it."""
+    if not isinstance(operand, Name):
+        return str(operand)
+    return "…" if operand.ref.startswith("%") else operand.ref
 
 
 def _map(i: Instruction, env: Env) -> Value:
-    return algebra.pointwise(i.attrs["fn"], [env.operand(a) for a in i.args.values()])
+    try:
+        return algebra.pointwise(i.attrs["fn"], [env.operand(a) for a in i.args.values()])
+    except ZeroDivisionError:
+        raise RunError(f"step {env.step.number}: `{_shown(Name(i.out))}` divides an integer by zero") from None
 
 
 def _reduce(i: Instruction, env: Env) -> Value:
@@ -149,7 +155,10 @@ def _reduce(i: Instruction, env: Env) -> Value:
     q = env.scalar(i.args["q"]) if "q" in i.args else 0.5
     if fn == "mean" and count is None:
         env.session.counters.empty_means += int((algebra.elements(x, target, where) == 0).sum())
-    return algebra.reduce(fn, x, target, where, q, count)
+    try:
+        return algebra.reduce(fn, x, target, where, q, count)
+    except algebra.ReductionError as error:
+        raise RunError(f"step {env.step.number}: {fn}({_shown(i.args['x'])}): {error}") from None
 
 
 def _frame(name: str | None, values: Iterable[Value | None]) -> Frame | None:

@@ -21,7 +21,7 @@ class Trainer:
         self.role, self.options = role, options
         self.horizon = 0
         self.count = 0
-        self._params = [p for p in role.parameters() if p.requires_grad]
+        self._params: list[Tensor] = [p for p in role.parameters() if p.requires_grad]
         self._master = self._masters()
         self._optimizer = torch.optim.AdamW(
             self._master or self._params,
@@ -68,8 +68,8 @@ class Trainer:
         with torch.no_grad():
             for master, param in zip(self._master, self._params, strict=False):
                 param.copy_(master)
-        for param in [*self._params, *self._master]:
-            param.grad = None
+        for weight in (*self._params, *self._master):
+            weight.grad = None
 
     # ------------------------------------------------------------ commits
 

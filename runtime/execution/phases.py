@@ -11,12 +11,13 @@ from ...compiler.plan import Instruction
 from .. import noise
 from ..engines import Generated, Sampling
 from ..errors import RunError
-from ..models.batches import Sequences
+from ..models import Sequences
 from ..models.loading import Role
 from ..models.scoring import evaluate
 from ..models.text import decode, encode_pair, encode_prompt
 from ..values import Frame, Record, Value, innermost
 from .interpreter import HANDLERS, Env, find_frame
+from .room import check_prompts, check_sequences
 
 # ---------------------------------------------------------------- sampling
 
@@ -29,7 +30,8 @@ def _generate(i: Instruction, env: Env) -> Record:
         )
     role = session.roles[model]
     prompts, base = _prompts(i, env)
-    tokenised = [encode_prompt(role.tokenizer, p, chat=bool(i.attrs.get("chat"))) for p in prompts]
+    chat = bool(i.attrs.get("chat"))
+    tokenised = [encode_prompt(role.tokenizer, p, chat=chat) for p in prompts]
     sampling = Sampling(
         n=i.attrs.get("n"),
         max_new_tokens=[int(x) for x in _per_row(env, i, "max_new_tokens", base)],
@@ -38,6 +40,7 @@ def _generate(i: Instruction, env: Env) -> Record:
         top_k=i.attrs.get("top_k", 0),
         top_p=i.attrs.get("top_p", 1.0),
     )
+    check_prompts(i.out, role, base, prompts, [len(t) for t in tokenised], sampling.max_new_tokens)
     rows = _rows(i, base, sampling.samples)
     keys = noise.row_keys(
         session.settings.seed,
@@ -87,8 +90,15 @@ def draw_numbers(frame: Frame) -> Tensor:
         assert frame.ids is not None
         return frame.ids
     above = draw_numbers(frame.parent)[frame.index]
-    own = frame.ids if frame.ids is not None else torch.zeros(frame.size, dtype=torch.long)
+    own = frame.ids if frame.ids is not None else position_in_parent(frame)
     return above * 1_000_003 + own + 1
+
+
+def position_in_parent(frame: Frame) -> Tensor:
+    """[rows]: 0 for the first row under each parent row."""
+    assert frame.index is not None
+    starts = torch.cumsum(frame.lengths, 0) - frame.lengths
+    return torch.arange(frame.size) - starts[frame.index]
 
 
 def _rollout(
@@ -106,11 +116,10 @@ def _rollout(
     lengths = generated.lengths.cpu()
     frame = rows.child(i.attrs["tokens"], lengths)
     tokens = generated.tokens.cpu()
-    responses = [t.tolist() for t in tokens.split(lengths.tolist())]
+    responses = [t.tolist() for t in torch.split(tokens, lengths.tolist())]
     ends = torch.cumsum(lengths, 0) - 1
     last = torch.zeros(frame.size, dtype=torch.bool)
     last[ends[lengths > 0]] = True
-    starts = (ends + 1 - lengths)[frame.path(rows)]
     parents = rows.path(base).tolist()
     fields = {
         "text": Value([decode(role.tokenizer, r) for r in responses], rows),
@@ -118,7 +127,7 @@ def _rollout(
         "truncated": Value(generated.truncated.cpu(), rows),
         "tokens": Value(tokens, frame),
         "logprobs": Value(generated.logprobs.cpu().to(number), frame),
-        "position": Value(torch.arange(frame.size) - starts, frame),
+        "position": Value(position_in_parent(frame), frame),
         "last": Value(last, frame),
         "reward": Value(torch.zeros(frame.size, dtype=number), frame),
         "turn": Value(torch.zeros(frame.size, dtype=torch.long), frame),
@@ -127,7 +136,8 @@ def _rollout(
         "context": Value([tokenised[p] for p in parents], rows),
         "response": Value(responses, rows),
         "prompt": Value([prompts[p] for p in parents], rows),
-        "temperature": Value(torch.tensor([sampling.temperature[p] for p in parents]), rows),
+        "temperature": Value(torch.tensor([sampling.temperature[p] for p in parents], dtype=torch.float64), rows),
+        "chat": Value([bool(i.attrs.get("chat"))] * rows.size, rows),
     }
     return Record("rollout", rows, fields, hidden, writer=i.attrs["model"])
 
@@ -147,7 +157,8 @@ def _tokenise(i: Instruction, env: Env) -> Record:
     hidden = {
         "context": Value([c for c, _ in pairs], rows),
         "response": Value([r for _, r in pairs], rows),
-        "temperature": Value(torch.ones(rows.size), rows),
+        "prompt": Value(prompts, rows),
+        "temperature": Value(torch.ones(rows.size, dtype=torch.float64), rows),
     }
     ids = Value(torch.tensor([t for _, r in pairs for t in r], dtype=torch.long), tokens)
     return Record("sequences", rows, {"tokens": ids}, hidden, writer=i.attrs["tokenizer_of"])
@@ -185,26 +196,31 @@ def temperature_of(record: Record) -> float | Tensor:
 def _phase(i: Instruction, env: Env) -> Value:
     """A model's values for given sequences, without gradients."""
     role, record = env.session.roles[i.attrs["model"]], env.record(i.args["sequences"])
-    seqs, frame = _readable(role, record, i, env)
+    seqs, frame = readable(role, record, i, env)
     budget = env.session.settings.micro or i.attrs["micro"]
     out = evaluate(role, seqs, (i.op,), temperature_of(record), budget)[i.op]
     return Value(out.cpu().to(env.session.settings.number), frame)
 
 
-def _readable(role: Role, record: Record, i: Instruction, env: Env) -> tuple[Sequences, Frame]:
+def readable(role: Role, record: Record, i: Instruction, env: Env) -> tuple[Sequences, Frame]:
     """The record's sequences for this role, and the frame of its result.
 
     Token ids of another tokenizer mean nothing: `score` re-tokenises the text, the others refuse it.
     """
     frame = record.frame if i.op == "score" else token_frame(record)
     writer = env.session.roles[record.writer] if record.writer else role
+    texts = record.hidden["prompt"].rows
     if same_tokenizer(role.tokenizer, writer.tokenizer):
-        return sequences_of(record), frame
+        seqs = sequences_of(record)
+        check_sequences(i.out, role, record.frame, seqs, texts)
+        return seqs, frame
     if i.op != "score" or record.kind != "rollout":
         raise RunError(f"`{role.name}.{i.op}` can't read what `{writer.name}` wrote: it has another tokenizer")
-    pairs = zip(record.hidden["prompt"].rows, record.fields["text"].rows, strict=True)
-    encoded = [encode_pair(role.tokenizer, p, t, chat=not isinstance(p, str)) for p, t in pairs]
-    return Sequences([c for c, _ in encoded], [r for _, r in encoded]), frame
+    rows = zip(texts, record.fields["text"].rows, record.hidden["chat"].rows, strict=True)
+    encoded = [encode_pair(role.tokenizer, p, t, chat=chat) for p, t, chat in rows]
+    seqs = Sequences([c for c, _ in encoded], [r for _, r in encoded])
+    check_sequences(i.out, role, record.frame, seqs, texts)
+    return seqs, frame
 
 
 @cache

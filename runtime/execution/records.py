@@ -46,7 +46,7 @@ def _lengths(rollout: Record) -> dict[str, float]:
 
 
 def sample_rows(rollout: Record, values: Mapping[str, Any_], plan: Plan) -> list[dict[str, Any]]:
-    """A few rollouts as a person reads them: prompt, text, the data columns in use, and every named value per sample."""
+    """A few rollouts as a person reads them: prompt, text, the data columns in use, every named value."""
     count = min(SAMPLES_PER_STEP, rollout.frame.size)
     columns: dict[str, list[Any]] = {
         "prompt": rollout.hidden["prompt"].rows[:count],
@@ -62,10 +62,13 @@ def _readable(values: Mapping[str, Any_], plan: Plan) -> Iterator[tuple[str, Val
     """Values per row by the names a reader knows: of data columns, of what is recorded, the flow's own."""
     found = {i.out: values[name] for i, name in _instructions(plan) if name in values}
     for i, _ in _instructions(plan):
-        value = found.get(_operand(i) or i.out)
-        if isinstance(value, Value) and value.frame is not None and (name := _name(i, found)):
-            if isinstance(value.data, torch.Tensor) or isinstance(next(iter(value.data), None), str):
-                yield name, value
+        name, value = _name(i, found), found.get(_operand(i) or i.out)
+        if name and isinstance(value, Value) and value.frame is not None and _is_plain(value):
+            yield name, value
+
+
+def _is_plain(value: Value) -> bool:
+    return isinstance(value.data, torch.Tensor) or all(isinstance(x, str) for x in value.data)
 
 
 def _instructions(plan: Plan) -> Iterator[tuple[Instruction, str]]:

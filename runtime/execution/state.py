@@ -1,12 +1,16 @@
 """The state of a run: everything a later step depends on, as a commit holds it."""
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import torch
 from torch import Tensor
 
+from ...compiler.plan import Plan, sealed
 from ..commits import Commit, CommitError
+from ..errors import RunWarning
 from .ahead import Queues, pack_queues, unpack_queues
 from .queue import Packer, Unpacker
 from .session import Session
@@ -23,7 +27,8 @@ def pack_state(session: Session, step: int, queues: Queues) -> tuple[dict[str, T
     packer = Packer("queue")
     waiting = pack_queues(queues, packer)
     meta = {
-        "plan": session.plan.hash,
+        "plan": _identity(session.plan),
+        "operators": {o.key: o.sha256 for o in session.plan.operators},
         "seed": session.settings.seed,
         "dtype": session.settings.dtype,
         "threads": torch.get_num_threads(),
@@ -44,18 +49,28 @@ def _weights(session: Session, name: str) -> dict[str, Tensor]:
 
 
 def check_resumable(commit: Commit, session: Session) -> None:
-    """Raise CommitError if the commit is of another run."""
+    """Raise CommitError if the commit is of another run; warn if the user's functions have changed since."""
     meta, settings = commit.meta, session.settings
     for what, then, now in (
-        ("plan", meta["plan"][:12], session.plan.hash[:12]),
+        ("plan", meta["plan"][:12], _identity(session.plan)[:12]),
         ("--seed", meta["seed"], settings.seed),
         ("--dtype", meta["dtype"], settings.dtype),
     ):
         if then != now:
             raise CommitError(
-                f"{commit.path} is of another run: its {what} is {then}, this one's is {now}; resume with the same flow "
-                "and options, or choose another --out"
+                f"{commit.path} is of another run: its {what} is {then}, this one's is {now}; resume with the same "
+                "flow and options, or choose another --out"
             )
+    changed = sorted(o.key for o in session.plan.operators if meta["operators"].get(o.key) != o.sha256)
+    if changed:
+        text = f"{', '.join(changed)} changed since the commit of step {commit.step}; the run goes on with the new text"
+        warnings.warn(text, RunWarning, stacklevel=3)
+
+
+def _identity(plan: Plan) -> str:
+    """A hash of what a plan does: not of comments, of where it lies, or of what the user's functions do."""
+    operators = tuple(msgspec.structs.replace(o, file="", sha256="") for o in plan.operators)
+    return sealed(msgspec.structs.replace(plan, doc=None, folder="", source="", operators=operators)).hash
 
 
 def restore_state(commit: Commit, session: Session) -> tuple[int, Queues]:

@@ -18,11 +18,11 @@ from ...compiler.plan import Instruction
 from ...compiler.plan import Value as Name
 from .. import algebra, noise
 from ..errors import RunError
+from ..models import Sequences, forward, micro_batches
 from ..models.loading import Role
-from ..models.scoring import forward, micro_batches
 from ..values import Any_, Frame, Record, Selection, Value
 from .interpreter import HANDLERS, Env, frames_of, run_block
-from .phases import sequences_of, temperature_of, token_frame
+from .phases import readable, temperature_of, token_frame
 from .session import Session
 
 
@@ -47,7 +47,7 @@ HANDLERS["minimize"] = lambda i, env: None
 
 def _minibatches(i: Instruction, env: Env, epoch: int) -> Iterable[Env]:
     """The block's outer values, cut along each root axis in this epoch's order."""
-    outer = {name: env[name] for name in sorted(_outer_names(i))}
+    outer = {name: env[name] for name in sorted(_outer_names(i, env))}
     roots = _roots(i, outer.values())
     orders = [_order(i, env, epoch, r) for r in roots]
     for part in zip(*(_cut(i, o) for o in orders), strict=True):
@@ -60,9 +60,21 @@ def _minibatches(i: Instruction, env: Env, epoch: int) -> Iterable[Env]:
         yield batch
 
 
-def _outer_names(i: Instruction) -> set[str]:
-    made = {x.out for x in i.body}
-    return {a.ref for x in i.body for a in x.args.values() if isinstance(a, Name)} - made
+def _outer_names(i: Instruction, env: Env) -> set[str]:
+    """What the block reads from outside, and a value on each axis that it expands something to."""
+    read = {a.ref for x in i.body for a in x.args.values() if isinstance(a, Name)}
+    axes = [str(x.attrs["to"]) for x in i.body if x.op == "expand"]
+    return (read | {name for axis in axes for name in _names_on(axis, env)}) - {x.out for x in i.body}
+
+
+def _names_on(axis: str, env: Env | None) -> list[str]:
+    """The name of one value on an axis, of the innermost block that has one."""
+    while env is not None:
+        for name, value in env.values.items():
+            if any(f.name == axis for f in frames_of(value)):
+                return [name]
+        env = env.outer
+    return []
 
 
 def _roots(i: Instruction, values: Iterable[Any_]) -> list[Frame]:
@@ -84,7 +96,7 @@ def _cut(i: Instruction, order: Tensor) -> Sequence[Tensor]:
         starts = [size * k for k in range(i.attrs["minibatches"])]
         return [order[a:b] for a, b in zip(starts, [*starts[1:], rows], strict=True)]
     size = i.attrs.get("minibatch") or max(1, rows)
-    return list(order.split(size)) if rows else [order]
+    return list(torch.split(order, size)) if rows else [order]
 
 
 # ---------------------------------------------------------------- one minibatch
@@ -95,6 +107,7 @@ class _Forward:
     """One forward pass of the trained model: the phases that read the same sequences, together."""
 
     record: Record
+    seqs: Sequences
     phases: list[Instruction]
 
     @property
@@ -166,7 +179,8 @@ def _forwards(live: Iterable[Instruction], env: Env) -> list[_Forward]:
     found: dict[int, _Forward] = {}
     for x in live:
         record = env.record(x.args["sequences"])
-        found.setdefault(id(record), _Forward(record, [])).phases.append(x)
+        seqs, _ = readable(env.session.roles[x.attrs["model"]], record, x, env)
+        found.setdefault(id(record), _Forward(record, seqs, [])).phases.append(x)
     return list(found.values())
 
 
@@ -183,7 +197,7 @@ def _groups(i: Instruction, session: Session, forwards: Sequence[_Forward], unit
         return [None]
     cost = torch.zeros(unit.size, dtype=torch.long)
     for x in forwards:
-        cost.index_add_(0, x.record.frame.path(unit), torch.tensor(sequences_of(x.record).lengths, dtype=torch.long))
+        cost.index_add_(0, x.record.frame.path(unit), torch.tensor(x.seqs.lengths, dtype=torch.long))
     groups = micro_batches(cost.tolist(), budget)
     if len(groups) == 1:
         return [None]
@@ -196,7 +210,7 @@ def _groups(i: Instruction, session: Session, forwards: Sequence[_Forward], unit
 def _at_once(batch: _Batch) -> None:
     env = batch.env.inner(values=_run_model(batch, batch.forwards))
     run_block(batch.dependent, env)
-    _loss(batch, env).backward()
+    torch.autograd.backward(_loss(batch, env))
     _log(batch, env)
 
 
@@ -204,40 +218,49 @@ def _in_one_pass(batch: _Batch) -> None:
     needed = set(batch.instruction.attrs["loss"]["dependent"])
     block = [x for x in batch.dependent if x.out in needed]
     counts = _denominators(batch, block)
-    for rows in batch.groups:
+    for n, rows in enumerate(batch.groups):
         env, forwards = _micro(batch, rows)
-        env = env.inner(values=_run_model(batch, forwards), counts=counts)
-        _store(batch, env, forwards, rows)
+        env = env.inner(values=_run_model(batch, forwards, n), counts=counts)
+        _store(batch, env, rows)
         run_block(block, env)
-        _loss(batch, env).backward()
+        torch.autograd.backward(_loss(batch, env))
     _finish(batch, _gathered(batch, leaves=False))
 
 
 def _in_two_passes(batch: _Batch) -> None:
     with torch.no_grad():
-        for rows in batch.groups:
+        for n, rows in enumerate(batch.groups):
             env, forwards = _micro(batch, rows)
-            _store(batch, env.inner(values=_run_model(batch, forwards)), forwards, rows)
+            _store(batch, env.inner(values=_run_model(batch, forwards, n)), rows)
     leaves = _gathered(batch, leaves=True)
     _finish(batch, leaves, backward=True)
     for n, rows in enumerate(batch.groups):
         _, forwards = _micro(batch, rows)
-        out = _run_model(batch, forwards)
+        out = _run_model(batch, forwards, n)
         pairs = [(v.tensor, leaves[name].tensor.grad) for name, v in out.items()]
         flowing = [(t, g[batch.outputs[name][n][1]]) for name, (t, g) in zip(out, pairs, strict=True) if g is not None]
         torch.autograd.backward([t for t, _ in flowing], [g.to(t.dtype) for t, g in flowing])
 
 
-def _run_model(batch: _Batch, forwards: Iterable[_Forward]) -> dict[str, Value]:
-    """The trained model's outputs on some rows, by the names of their phases."""
+def _run_model(batch: _Batch, forwards: Iterable[_Forward], part: int = 0) -> dict[str, Value]:
+    """The trained model's outputs on some rows, by the names of their phases. part: which of the micro-batches."""
     out: dict[str, Value] = {}
+    _seed_dropout(batch, part)
     for x in forwards:
-        if not len(sequences_of(x.record)):
+        if not len(x.seqs):
             out |= {p.out: Value(torch.zeros(0, dtype=batch.number), x.frame(p.op)) for p in x.phases}
             continue
-        result = forward(batch.role, sequences_of(x.record), x.want, temperature_of(x.record))
+        result = forward(batch.role, x.seqs, x.want, temperature_of(x.record))
         out |= {p.out: Value(result[p.op].cpu().to(batch.number), x.frame(p.op)) for p in x.phases}
     return out
+
+
+def _seed_dropout(batch: _Batch, part: int) -> None:
+    """Dropout is keyed by the optimizer step, so that a second pass and a resumed run drop the same."""
+    if batch.role.dropout > 0:
+        session, model = batch.env.session, batch.instruction.attrs["model"]
+        count = session.trainers[model].count
+        torch.manual_seed(noise.key(session.settings.seed, session.plan.flow, "dropout", model, count, part))
 
 
 def _micro(batch: _Batch, rows: Tensor | None) -> tuple[Env, list[_Forward]]:
@@ -246,17 +269,16 @@ def _micro(batch: _Batch, rows: Tensor | None) -> tuple[Env, list[_Forward]]:
         return batch.env, batch.forwards
     selection = Selection(batch.unit, rows)
     env = batch.env.inner(values={name: selection(value) for name, value in batch.env.values.items()})
-    forwards = [_Forward(_selected(selection, f.record), f.phases) for f in batch.forwards]
-    return env, forwards
+    return env, [_selected(selection, f) for f in batch.forwards]
 
 
-def _selected(selection: Selection, record: Record) -> Record:
-    chosen = selection(record)
-    assert isinstance(chosen, Record)
-    return chosen
+def _selected(selection: Selection, whole: _Forward) -> _Forward:
+    record = selection(whole.record)
+    assert isinstance(record, Record)
+    return _Forward(record, whole.seqs.select(selection.of(whole.record.frame)[1].tolist()), whole.phases)
 
 
-def _store(batch: _Batch, env: Env, forwards: Sequence[_Forward], rows: Tensor | None) -> None:
+def _store(batch: _Batch, env: Env, rows: Tensor | None) -> None:
     """Remember the outputs of a micro-batch, and which rows of the minibatch they are."""
     assert rows is not None and batch.unit is not None
     selection = Selection(batch.unit, rows)
@@ -289,7 +311,7 @@ def _finish(batch: _Batch, outputs: dict[str, Value], backward: bool = False) ->
         run_block(batch.dependent, env)
         loss = _loss(batch, env)
     if backward:
-        loss.backward()
+        torch.autograd.backward(loss)
     _log(batch, env)
 
 
@@ -324,7 +346,8 @@ def _loss(batch: _Batch, env: Env) -> Tensor:
     if not torch.isfinite(loss):
         name, step = batch.instruction.attrs["model"], env.step.number
         raise RunError(
-            f"the loss of `{name}` is {loss.item()} at step {step}: look for a division by zero, a logarithm of zero or an overflow of `exp` in it"
+            f"the loss of `{name}` is {loss.item()} at step {step}: look for a division by zero, a logarithm of zero "
+            "or an overflow of `exp` in it"
         )
     return loss
 
