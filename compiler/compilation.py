@@ -20,6 +20,9 @@ from .passes.simplify import simplify
 from .placement import Placement
 from .plan import Plan
 
+UNREADABLE = "E00"
+"""How the codes of the front ends begin: a part of a file couldn't be read."""
+
 
 @dataclass(frozen=True)
 class Source:
@@ -80,6 +83,8 @@ def choose_flow(source: Source, name: str | None) -> FlowSymbol:
 def check_flow(source: Source, chosen: FlowSymbol, settings: Mapping[str, Constant]) -> Checked:
     """Type and check one flow. Raises FlowError with everything found, if any of it is an error."""
     report = source.report
+    if any(d.code.startswith(UNREADABLE) for d in report.diagnostics):
+        report.raise_if_errors()  # what couldn't be read is missing: its names would only be reported as unknown
     graph = infer(elaborate(chosen.module, chosen.flow, settings, report), report, source.places)
     check(graph, report, source.places)
     check_placed_flows(source.module, report)
