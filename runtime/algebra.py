@@ -217,7 +217,8 @@ def _extremum(how: str, word: str) -> Callable[..., Tensor]:
 def _quantile(x: Tensor, index: Tensor, size: int, q: float, count: Tensor | None) -> Tensor:
     if bool((_count(x, index, size, q, None) == 0).any()):
         raise ReductionError("a quantile of nothing has no value")
-    return torch.stack([torch.quantile(x[index == row], q) for row in range(size)])
+    groups = torch.split(x[torch.argsort(index, stable=True)], torch.bincount(index, minlength=size).tolist())
+    return torch.stack([torch.quantile(group, q) for group in groups]) if size else x
 
 
 _REDUCE: Mapping[str, Callable[..., Tensor]] = {
