@@ -7,7 +7,7 @@
 
 Each side runs in a process of its own (so that peak memory is its own) and takes one step when it is told to; steps
 alternate, so that the machine's mood is shared. Printed: seconds per step (median after warm-up), the ratio
-pair by pair, and the peak resident memory of each process.
+pair by pair, the same of processor time (steadier on a busy machine), and the peak resident memory of each process.
 
 Both workloads: 8 prompts × 4 samples, Qwen2 with 0.83 M parameters, float32, one optimizer step per batch, no
 reference model. `fixed`: every completion has 32 tokens. `ragged`: 4 to 64 tokens, by prompt.
@@ -100,16 +100,20 @@ class Gate:
     def __init__(self) -> None:
         self.out = os.fdopen(os.dup(1), "w")
         os.dup2(2, 1)  # whatever else prints goes to standard error
-        self.started = 0.0
+        self.started, self.started_cpu = 0.0, 0.0
 
     def wait(self) -> None:
         if not sys.stdin.readline():
             sys.exit(0)
-        self.started = time.perf_counter()
+        self.started, self.started_cpu = time.perf_counter(), time.process_time()
 
     def report(self) -> None:
-        seconds = time.perf_counter() - self.started
-        print(json.dumps({"seconds": seconds, "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}), file=self.out, flush=True)
+        row = {
+            "seconds": time.perf_counter() - self.started,
+            "cpu": time.process_time() - self.started_cpu,
+            "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+        }
+        print(json.dumps(row), file=self.out, flush=True)
 
 
 # ---------------------------------------------------------------- the two sides
@@ -135,7 +139,17 @@ def run_shardflow(folder: Path, steps: int, compiled: bool) -> None:
         prepare(*args)
 
     run._execute = execute
-    options = ["--steps", str(steps), "--out", str(folder / "out"), "--save-every", "1000000", "--no-tensorboard", "--threads", "1"]
+    options = [
+        "--steps",
+        str(steps),
+        "--out",
+        str(folder / "out"),
+        "--save-every",
+        "1000000",
+        "--no-tensorboard",
+        "--threads",
+        "1",
+    ]
     cli.main([str(folder / "bench.flow"), *options, *(["--compile"] if compiled else [])])
 
 
@@ -210,12 +224,25 @@ class Side:
     """A process that takes one step when it is told to."""
 
     def __init__(self, name: str, folder: Path, args: argparse.Namespace, workload: str) -> None:
-        command = [sys.executable, __file__, "--side", name, "--folder", str(folder), "--workload", workload, "--steps", str(args.steps + 1)]
+        command = [
+            sys.executable,
+            __file__,
+            "--side",
+            name,
+            "--folder",
+            str(folder),
+            "--workload",
+            workload,
+            "--steps",
+            str(args.steps + 1),
+        ]
         command += ["--compile"] if args.compile else []
         env = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
         self.name = name
         log = (folder / f"{name}.log").open("w")
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=env)
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=env
+        )
         self.log = folder / f"{name}.log"
 
     def step(self) -> dict[str, float]:
@@ -239,6 +266,7 @@ def measure(workload: str, args: argparse.Namespace) -> dict[str, Any]:
             side.process.wait()
     timed = rows[WARMUP:]
     ours, theirs = ([r[i]["seconds"] for r in timed] for i in (0, 1))
+    cpu = statistics.median(r[0]["cpu"] / r[1]["cpu"] for r in timed)
     return {
         "workload": workload,
         "compiled": args.compile,
@@ -246,6 +274,7 @@ def measure(workload: str, args: argparse.Namespace) -> dict[str, Any]:
         "shardflow_s": round(statistics.median(ours), 4),
         "trl_s": round(statistics.median(theirs), 4),
         "ratio": round(statistics.median(a / b for a, b in zip(ours, theirs, strict=True)), 3),
+        "cpu_ratio": round(cpu, 3),
         "shardflow_peak_mb": round(max(r[0]["peak"] for r in rows) / 1024),
         "trl_peak_mb": round(max(r[1]["peak"] for r in rows) / 1024),
     }

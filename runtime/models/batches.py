@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .layers import eager_layers, is_compiled
 from .loading import Role
-from .packing import disable_packing, enable_packing, pack, packed_states
+from .packing import bucket, disable_packing, enable_packing, pack, packed_states
 
 _LEAST_SAVING = 0.05
 """Packing gathers queries, keys and values in every layer: it has to save more than this share of the tokens."""
@@ -134,7 +134,8 @@ class PackedBatch(Batch):
 
     def __init__(self, seqs: Sequences, role: Role, *, whole: bool) -> None:
         super().__init__(seqs, role)
-        self.packing = pack(seqs.context, seqs.response, whole=whole, device=role.device)
+        bucketed = is_compiled(role.module)
+        self.packing = pack(seqs.context, seqs.response, whole=whole, device=role.device, bucketed=bucketed)
 
     def states(self, role: Role) -> Tensor:
         return packed_states(role.module, self.packing)
@@ -153,16 +154,9 @@ def make_batch(role: Role, seqs: Sequences, *, whole: bool) -> Batch:
     """The rows packed if the model can and enough is saved, else padded. whole: the last tokens are read too."""
     if packs(role):
         batch = PackedBatch(seqs, role, whole=whole)
-        if batch.packing.saving >= _LEAST_SAVING:
+        if batch.packing.saving >= _LEAST_SAVING or is_compiled(role.module):
             return batch
     return PaddedBatch(seqs, role, whole=whole)
-
-
-def bucket(size: int, step: int) -> int:
-    """The padded size for compiled layers: a power of two up to `step`, then multiples of `step`."""
-    if size > step:
-        return -(-size // step) * step
-    return 1 << max(size - 1, 0).bit_length()
 
 
 def _bucketed_width(width: int, role: Role) -> int:
@@ -203,7 +197,7 @@ def _measure_direct(role: Role) -> bool:
 
 def packs(role: Role) -> bool:
     """Whether the model's layers attend over packed rows, and to the same result as over padded ones."""
-    if is_compiled(role.module) or (role.kind == "causal_lm" and not is_direct(role)):
+    if role.kind == "causal_lm" and not is_direct(role):
         return False
     if role.packs is None:
         role.packs = _measure_packs(role)
@@ -220,8 +214,9 @@ def _measure_packs(role: Role) -> bool:
     role.module.eval()
     enable_packing(role.module)
     try:
-        batches = [kind(seqs, role, whole=False) for kind in (PackedBatch, PaddedBatch)]
-        ours, theirs = (b.before_tokens(b.states(role)) for b in batches)
+        with eager_layers(role.module):
+            batches = [kind(seqs, role, whole=False) for kind in (PackedBatch, PaddedBatch)]
+            ours, theirs = (b.before_tokens(b.states(role)) for b in batches)
     except (NotImplementedError, TypeError, ValueError):  # a family whose layers know nothing of the interface
         ours, theirs = torch.ones(1), torch.zeros(1)
     role.module.train(training)

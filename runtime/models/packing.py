@@ -44,10 +44,17 @@ class Packing:
         return 1 - len(self.ids) / self.gather.numel()
 
 
-def pack(contexts: list[list[int]], responses: list[list[int]], *, whole: bool, device: torch.device) -> Packing:
-    """The packing of rows. whole: read the last token of each row too, not only predict it."""
+def pack(
+    contexts: list[list[int]], responses: list[list[int]], *, whole: bool, device: torch.device, bucketed: bool = False
+) -> Packing:
+    """The packing of rows.
+
+    whole: read the last token of each row too, not only predict it. bucketed: fill up tokens, rows and width to a few
+    sizes, for layers that are compiled for fixed shapes.
+    """
     read = [r if whole else r[:-1] for r in responses]
     width = max(len(c) + len(r) for c, r in zip(contexts, read, strict=True))
+    width = bucket(width, 32) if bucketed else width
     ids: list[int] = []
     positions: list[int] = []
     places: list[int] = []
@@ -69,12 +76,27 @@ def pack(contexts: list[list[int]], responses: list[list[int]], *, whole: bool, 
         rows.append([*prefix, *add(response, row, len(context))])
 
     before = [i for row, c, r in zip(rows, contexts, responses, strict=True) for i in row[len(c) - 1 :][: len(r)]]
+    ends = [row[-1] for row in rows]
+    if bucketed:
+        filling = token_bucket(len(ids)) - len(ids)
+        for column in (ids, positions, places):
+            column.extend([0] * filling)
+        rows += [[0]] * (bucket(len(rows), 8) - len(rows))
     padded = [row + [0] * (width - len(row)) for row in rows]
-    tensors = (
-        torch.tensor(x, dtype=torch.long, device=device)
-        for x in (ids, positions, padded, places, before, [r[-1] for r in rows])
-    )
+    tensors = (torch.tensor(x, dtype=torch.long, device=device) for x in (ids, positions, padded, places, before, ends))
     return Packing(*tensors)
+
+
+def bucket(size: int, step: int) -> int:
+    """The filled-up size for compiled layers: a power of two up to `step`, then multiples of `step`."""
+    if size > step:
+        return -(-size // step) * step
+    return 1 << max(size - 1, 0).bit_length()
+
+
+def token_bucket(tokens: int) -> int:
+    """The filled-up number of tokens: eight sizes per power of two, so that at most an eighth is filling."""
+    return bucket(tokens, max(32, 1 << max(tokens - 1, 1).bit_length() >> 4))
 
 
 def packed_states(module: nn.Module, packing: Packing) -> Tensor:
@@ -86,7 +108,7 @@ def packed_states(module: nn.Module, packing: Packing) -> Tensor:
         packing.ids[None], attention_mask=done, position_ids=packing.positions[None], use_cache=False, packing=packing
     )
     states: Tensor = out.last_hidden_state
-    return states[0]
+    return states[0]  # the filling of a bucket is behind everything that is read
 
 
 def enable_packing(module: nn.Module) -> None:

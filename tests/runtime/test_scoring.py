@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shardflow.runtime.models import ModelError, Role, Sequences, evaluate, forward, micro_batches
-from shardflow.runtime.models.batches import bucket
+from shardflow.runtime.models.packing import bucket
 
 from .conftest import RoleMaker
 
