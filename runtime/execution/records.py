@@ -61,7 +61,7 @@ def sample_rows(rollout: Record, values: Mapping[str, Any_], plan: Plan) -> list
 def _readable(values: Mapping[str, Any_], plan: Plan) -> Iterator[tuple[str, Value]]:
     """Values per row by the names a reader knows: of data columns, of what is recorded, the flow's own."""
     found = {i.out: values[name] for i, name in _instructions(plan) if name in values}
-    for i, _ in _instructions(plan):
+    for i, _ in sorted(_instructions(plan), key=lambda x: x[0].op != "field"):
         name, value = _name(i, found), found.get(_operand(i) or i.out)
         if name and isinstance(value, Value) and value.frame is not None and _is_plain(value):
             yield name, value

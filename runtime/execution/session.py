@@ -1,7 +1,7 @@
 """Everything a run holds: models, optimizers, engines, data, states. It outlives the step."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -125,9 +125,10 @@ def load_roles(session: Session) -> None:
     taken before step 0.
     """
     models = {m.name: m for m in session.plan.models}
+    loaded: dict[str, Role] = {}
     for model in session.plan.models:
         if model.of is None:
-            session.roles[model.name] = _load(session, model)
+            session.roles[model.name] = _load_once(session, model, loaded)
     shared: dict[str, Role] = {}
     for model in session.plan.models:
         if model.of is not None:
@@ -135,6 +136,16 @@ def load_roles(session: Session) -> None:
     for instruction in session.plan.walk():
         if instruction.op == "update":
             _prepare_training(session, instruction)
+
+
+def _load_once(session: Session, model: Model, loaded: dict[str, Role]) -> Role:
+    """The role, sharing its weights with an equal one if no step changes either."""
+    key = repr((model.kind, model.path, sorted(model.options.items())))
+    if model.trained or model.replaced:
+        return _load(session, model)
+    if key not in loaded:
+        loaded[key] = _load(session, model)
+    return replace(loaded[key], name=model.name)
 
 
 def _start_of(session: Session, model: Model, source: Model, shared: dict[str, Role]) -> Role:
