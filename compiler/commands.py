@@ -76,16 +76,16 @@ def _checked(source: Source, name: str | None, settings: Sequence[str]) -> Check
 
 def _require_sources(checked: Checked) -> None:
     """For a run, a missing data file or model directory is an error. A hub id may still be fetched."""
-    missing = [d for d in checked.warnings if d.code in MISSING and not _may_be_fetched(d)]
+    places = checked.source.places
+    missing = [d for d in checked.warnings if d.code in MISSING and not places.is_hub_id(_named(d))]
     if missing:
         raise FlowError([replace(d, code=MISSING[d.code]) for d in missing])
 
 
-def _may_be_fetched(warning: Diagnostic) -> bool:
-    """Whether what is missing is spelled as a hub id: `owner/name`, no suffix of a data file."""
+def _named(warning: Diagnostic) -> str:
+    """The path a warning of a missing file names first."""
     match = re.search(r"`([^`]+)`", warning.message)
-    path = match[1] if match else ""
-    return bool(re.fullmatch(r"[\w-]+/[\w.-]+", path)) and not re.search(r"\.(jsonl?|csv|parquet)$", path)
+    return match[1] if match else ""
 
 
 def _emitted(checked: Checked, args: argparse.Namespace) -> str:

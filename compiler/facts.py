@@ -14,6 +14,8 @@ from typing import Any
 ROWS_LOOKED_AT = 200
 """Rows of a data file that decide its columns' dtypes."""
 
+DATA_SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
+
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "spiece.model")
 
 
@@ -44,6 +46,18 @@ class Places:
 
     def find(self, path: str) -> Path | None:
         return next((f / path for f in self.folders if (f / path).exists()), None)
+
+    def is_hub_id(self, path: str) -> bool:
+        """Whether a path that isn't here may be a hub's `owner/name`: no folder `owner` is here either."""
+        owner, slash, name = path.partition("/")
+        plain = bool(slash and name) and "/" not in name and not path.startswith((".", "~"))
+        return plain and Path(name).suffix not in DATA_SUFFIXES and self.find(owner) is None
+
+    def siblings(self, path: str) -> list[str]:
+        """What stands beside a path that isn't here, spelled like it."""
+        parent = Path(path).parent
+        found = {p.name for f in self.folders if (f / parent).is_dir() for p in (f / parent).iterdir()}
+        return [(parent / name).as_posix() for name in sorted(found) if not name.startswith(".")]
 
 
 # ---------------------------------------------------------------- data files

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from ....dsl.diagnostics import Note, Report
+from ....dsl.diagnostics import Note, Report, nearest
 from ...facts import Places, model_facts
 from ...graph import Graph, Node, Ref, Role
 
@@ -11,18 +11,18 @@ def check_sources(graph: Graph, report: Report, places: Places) -> None:
     for role in graph.roles.values():
         if role.path and not role.of and model_facts(role.path, places) is None:
             message = f"model `{role.path}` isn't on this machine: its shape can't be checked"
-            report.add(
-                "W0402",
-                message,
-                role.span,
-                help="give the path of a directory, relative to the flow, or fetch the model first",
-            )
+            report.add("W0402", message, role.span, help=_help(role.path, places, "or fetch the model first"))
     for node in graph.walk():
         if node.op == "read" and places.find(node.attrs["path"]) is None:
             message = f"data `{node.attrs['path']}` isn't on this machine: its columns can't be checked"
-            report.add("W0401", message, node.span, help="give a path relative to the flow")
+            report.add("W0401", message, node.span, help=_help(node.attrs["path"], places, "or fetch the data first"))
     _check_tokenizers(graph, report, places)
     _check_context(graph, report, places)
+
+
+def _help(path: str, places: Places, otherwise: str) -> str:
+    close = nearest(path, places.siblings(path))
+    return f"did you mean `{close}`?" if close else f"give a path relative to the flow, {otherwise}"
 
 
 def _check_tokenizers(graph: Graph, report: Report, places: Places) -> None:
