@@ -4,7 +4,9 @@ import csv
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+import re
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
@@ -108,22 +110,24 @@ def _json_row(path: Path, number: int, line: str) -> dict[str, Any]:
 
 
 def _csv(path: Path) -> DataFacts:
-    with path.open(encoding="utf-8", newline="") as lines:
-        reader = csv.DictReader(lines, delimiter="\t" if path.suffix == ".tsv" else ",")
-        head = list(islice(reader, ROWS_LOOKED_AT))
-        rest = sum(1 for _ in reader)
-    columns = {n: _csv_dtype([r[n] for r in head]) for n in reader.fieldnames or ()}
-    return DataFacts(path, columns, len(head) + rest)
+    with path.open(encoding="utf-8-sig", newline="") as lines:
+        csv.field_size_limit(sys.maxsize)
+        records = (r for r in csv.reader(lines, delimiter="\t" if path.suffix == ".tsv" else ",") if r)
+        header, first = next(records, []), next(records, None)
+        rest = sum(1 for _ in records)
+    columns = {n: _csv_dtype(v) for n, v in zip(header, first or [""] * len(header), strict=False)}
+    return DataFacts(path, columns, rest + (first is not None))
 
 
-def _csv_dtype(values: Iterable[str]) -> str:
-    for dtype, convert in (("int", int), ("float", float)):
-        try:
-            for value in values:
-                convert(value)
-        except (ValueError, TypeError):
-            continue
-        return dtype
+PLAIN_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+([eE][-+]?\d+)?)?")
+
+
+def _csv_dtype(first: str) -> str:
+    """What the first record makes of a column, as the reader of a run has it: 007, 1_000 or 1e3 are text."""
+    if first in ("true", "True", "false", "False"):
+        return "bool"
+    if PLAIN_NUMBER.fullmatch(first):
+        return "float" if "." in first else "int"
     return "text"
 
 

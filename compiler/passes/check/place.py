@@ -113,7 +113,10 @@ def _block(checker: _Checker, block: ast.Place) -> None:
                 k: v for k, v in options.items() if cluster and (_is_local(cluster) or k != "engine")
             }
     if cluster is not None and not _is_local(cluster):
-        message = f"this version runs on one local device: what `place` says of {cluster.device} devices is checked, not carried out"
+        message = (
+            f"this version runs on one local device: what `place` says of {cluster.device} devices is checked, "
+            "not carried out"
+        )
         checker.report.add("W0501", message, block.span, help="place on `local`, or drop the block")
 
 
@@ -199,7 +202,8 @@ def _available(checker: _Checker, mesh: ast.Expr | None, cluster: Cluster) -> in
             last = stop if stop is not None else start + 1
             if 0 <= start < last <= cluster.nodes:
                 return (last - start) * cluster.devices
-            message = f"nodes[{start}{'' if stop is None else f':{stop}'}] is outside this cluster: it has {cluster.nodes} nodes, from nodes[0]"
+            named = f"nodes[{start}]" if stop is None else f"nodes[{start}:{stop}]"
+            message = f"{named} is outside this cluster: it has {cluster.nodes} nodes, from nodes[0]"
             checker.report.add("E0505", message, mesh.span)
             return None
     if mesh is not None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from ....dsl import ast
@@ -88,6 +89,7 @@ class Context:
 
     inlining: definitions being inlined, outermost first; inlined: all that ever were.
     read: parameters that something looked up. errors: ids of the nodes that stand for what was refused.
+    unknown: names that a file doesn't know, and that were reported already.
     """
 
     report: Report
@@ -99,6 +101,7 @@ class Context:
     inlined: set[str] = field(default_factory=set)
     read: set[str] = field(default_factory=set)
     errors: set[int] = field(default_factory=set)
+    unknown: set[tuple[Path, str]] = field(default_factory=set)
     _count: int = 0
     _names: set[str] = field(default_factory=set)
 

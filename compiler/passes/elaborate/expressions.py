@@ -180,6 +180,10 @@ def visible_names(context: Context, env: Env) -> set[str]:
 
 
 def _unknown(context: Context, env: Env, name: ast.Name) -> Operand:
+    """Refuse a name that nothing gives: once per file, however often it is read."""
+    if (env.module.path, name.id) in context.unknown:
+        return context.error(env, name.span)
+    context.unknown.add((env.module.path, name.id))
     if name.id in BUILTINS or name.id in OPTIMIZERS or name.id in STATE_FUNCTIONS:
         return context.refuse(
             "E0205", f"function `{name.id}` is not called", env, name.span, help=f"write `{name.id}(…)`"

@@ -6,7 +6,7 @@ from dataclasses import replace
 from ....dsl import ast
 from ....dsl.diagnostics import nearest, suggest
 from ....dsl.vocabulary import COLLECT_OPTIONS, OPTIMIZERS, STATE_FUNCTIONS, UPDATE_OPTIONS
-from ...graph import ERROR, Operand, Ref
+from ...graph import Operand, Ref, Role
 from .context import Context, Env, Meaning, ModelUse, Scope
 from .expressions import evaluate, resolve
 from .names import claim
@@ -123,7 +123,11 @@ def _declare(context: Context, scope: Scope, statement: ast.FlowStatement) -> No
 
 
 def _misplaced(context: Context, scope: Scope, statement: ast.FlowStatement) -> None:
-    context.emit(Env(scope, context.module), "error", {}, statement.span, type=ERROR)
+    stand_in = context.error(Env(scope, context.module), statement.span)
+    if isinstance(statement, ast.StateDecl):
+        scope.names[statement.name] = stand_in
+    elif isinstance(statement, ast.ModelDecl):
+        context.roles.setdefault(statement.name, Role(statement.name, "unknown", None))
     words = {ast.ModelDecl: "model", ast.StateDecl: "state", ast.Keep: "keep"}
     word = words.get(type(statement), type(statement).__name__.lower())
     homes = [PLACES[k] for k, kinds in ALLOWED.items() if isinstance(statement, kinds)]
