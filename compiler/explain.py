@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from ..dsl.diagnostics import FlowError, suggest
 from .compilation import check_flow, choose_flow, compile_flow, load_source
@@ -48,41 +49,94 @@ def _explain_code(code: str, format: str) -> int:
 # ---------------------------------------------------------------- flows
 
 
-def flow_facts(plan: Plan) -> dict[str, object]:
+def flow_facts(plan: Plan) -> dict[str, Any]:
     """What a step of the plan does: the batch arithmetic, each update's passes and micro-batches, what runs ahead."""
+    rows = _row_counts(plan)
     return {
         "flow": plan.flow,
-        "batches": [_batch(i) for i in plan.walk() if i.op in ("read", "generate")],
-        "updates": [_update(i, plan) for i in plan.walk() if i.op == "update"],
+        "batches": [_batch(i, rows) for i in plan.walk() if i.op in ("read", "generate")],
+        "updates": [_update(i, rows) for i in plan.walk() if i.op == "update"],
         "ahead": [{"steps": a.staleness, "values": list(a.keeps)} for a in plan.ahead],
     }
 
 
-def _batch(i: Instruction) -> dict[str, object]:
+def _row_counts(plan: Plan) -> dict[str, int | None]:
+    """Rows of each axis by its name; None where they are known only at run time."""
+    counts: dict[str, int | None] = {}
+    for i in plan.walk():
+        if i.op == "collect":
+            counts |= {f"{r.out}.prompt": i.attrs["target"] for r in i.body if r.op == "read"}
+        elif i.op == "read":
+            counts.setdefault(f"{i.out}.prompt", i.attrs.get("batch"))
+    for axis in plan.axes:
+        counts.setdefault(axis.name, None)
+    for i in plan.walk():
+        if i.op == "generate" and "n" in i.attrs:
+            above = counts.get(next((a.parent or "" for a in plan.axes if a.name == i.attrs["rows"]), ""))
+            counts[i.attrs["rows"]] = above * i.attrs["n"] if above else None
+    return counts
+
+
+def _batch(i: Instruction, rows: Mapping[str, int | None]) -> dict[str, Any]:
     if i.op == "read":
-        rows = "the whole file" if i.attrs.get("all") else i.attrs["batch"]
-        return {"value": i.out, "rows": rows, "of": i.attrs["path"]}
-    return {"value": i.out, "rows": f"{i.attrs.get('n', 1)} per row", "new tokens": str(i.args["max_new_tokens"])}
+        return {"value": i.out, "rows": rows[f"{i.out}.prompt"] if "batch" in i.attrs else "all", "of": i.attrs["path"]}
+    new_tokens = i.args["max_new_tokens"]
+    shown = new_tokens if isinstance(new_tokens, int) else "per prompt"
+    return {"value": i.out, "per row": i.attrs.get("n", 1), "rows": rows.get(i.attrs["rows"]), "new tokens": shown}
 
 
-def _update(i: Instruction, plan: Plan) -> dict[str, object]:
+def _update(i: Instruction, rows: Mapping[str, int | None]) -> dict[str, Any]:
     loss = i.attrs["loss"]
+    batch = rows.get(loss["roots"][0]) if loss["roots"] else None
+    size = i.attrs.get("minibatch") or batch
+    parts = i.attrs.get("minibatches") or (max(1, batch // size) if batch and size else None)
     return {
         "model": i.attrs["model"],
+        "batch": batch,
+        "minibatches": parts,
         "epochs": i.attrs["epochs"],
-        "minibatch": i.attrs.get("minibatch") or i.attrs.get("minibatches") or "the whole batch",
+        "optimizer steps": parts * i.attrs["epochs"] if parts else None,
         "micro-batch tokens": i.attrs["micro"],
-        "never cuts": loss["unit"] or "the minibatch",
+        "never cuts": loss["unit"],
         "passes": 2 if loss["two_passes"] else 1,
-        "why": loss["two_passes"] or "the loss is linear in its sums, whose denominators are known beforehand",
+        "why": loss["two_passes"] or "the loss is linear in its sums, and their denominators are known beforehand",
     }
 
 
-def _lines(facts: Mapping[str, object]) -> Iterator[str]:
+# ---------------------------------------------------------------- as text
+
+
+def _lines(facts: Mapping[str, Any]) -> Iterator[str]:
     yield f"flow {facts['flow']}"
-    for title in ("batches", "updates", "ahead"):
-        entries = facts[title]
-        assert isinstance(entries, list)
-        for entry in entries:
-            shown = ", ".join(f"{k}: {v}" for k, v in entry.items())
-            yield f"  {title.rstrip('s') if title != 'batches' else 'batch'}  {shown}"
+    for batch in facts["batches"]:
+        yield f"  batch   {batch['value']:<10} {_batch_line(batch)}"
+    for update in facts["updates"]:
+        first, *rest = _update_lines(update)
+        yield f"  update  {update['model']:<10} {first}"
+        yield from (" " * 21 + line for line in rest)
+    for ahead in facts["ahead"]:
+        yield f"  ahead   {', '.join(ahead['values']):<10} made {ahead['steps']} steps before the step that reads it"
+
+
+def _batch_line(batch: Mapping[str, Any]) -> str:
+    rows = batch["rows"]
+    if "of" in batch:
+        return f"{'the whole file' if rows == 'all' else f'{rows} prompts'} of {batch['of']}"
+    count = (
+        f"{rows // batch['per row']} × {batch['per row']} = {rows} samples"
+        if isinstance(rows, int)
+        else f"{batch['per row']} per row"
+    )
+    return f"{count}, up to {batch['new tokens']} new tokens each"
+
+
+def _update_lines(update: Mapping[str, Any]) -> Iterator[str]:
+    parts, epochs = update["minibatches"], update["epochs"]
+    times = f" × {epochs} epochs" if epochs > 1 else ""
+    if parts:
+        yield f"{update['batch'] or 'all'} prompts in {parts} minibatches{times} = {update['optimizer steps']} optimizer steps"
+    else:
+        yield f"minibatches of what is there at run time{times}"
+    cut = f"never cutting a row of {update['never cuts']}" if update["never cuts"] else "all of a minibatch at once"
+    yield f"micro-batches of up to {update['micro-batch tokens']} tokens, {cut}"
+    yield f"{'two passes' if update['passes'] == 2 else 'one pass'}: {update['why']}"
