@@ -54,7 +54,7 @@ def flow_facts(plan: Plan) -> dict[str, Any]:
     rows = _row_counts(plan)
     return {
         "flow": plan.flow,
-        "batches": [_batch(i, rows) for i in plan.walk() if i.op in ("read", "generate")],
+        "batches": list({i.out: _batch(i, rows) for i in plan.walk() if i.op in ("read", "generate")}.values()),
         "updates": [_update(i, rows) for i in plan.walk() if i.op == "update"],
         "ahead": [{"steps": a.staleness, "values": list(a.keeps)} for a in plan.ahead],
     }
@@ -134,9 +134,14 @@ def _update_lines(update: Mapping[str, Any]) -> Iterator[str]:
     parts, epochs = update["minibatches"], update["epochs"]
     times = f" × {epochs} epochs" if epochs > 1 else ""
     if parts:
-        yield f"{update['batch'] or 'all'} prompts in {parts} minibatches{times} = {update['optimizer steps']} optimizer steps"
+        steps = _counted(update["optimizer steps"], "optimizer step")
+        yield f"{update['batch'] or 'all'} prompts in {_counted(parts, 'minibatch', 'es')}{times} = {steps}"
     else:
         yield f"minibatches of what is there at run time{times}"
     cut = f"never cutting a row of {update['never cuts']}" if update["never cuts"] else "all of a minibatch at once"
     yield f"micro-batches of up to {update['micro-batch tokens']} tokens, {cut}"
     yield f"{'two passes' if update['passes'] == 2 else 'one pass'}: {update['why']}"
+
+
+def _counted(number: int, word: str, plural: str = "s") -> str:
+    return f"{number} {word}{plural if number != 1 else ''}"

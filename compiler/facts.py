@@ -32,12 +32,16 @@ class DataFacts:
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """A model directory. tokenizer: a digest, equal only for equal tokenizers; None where there is none."""
+    """A model directory. tokenizer: a digest, equal only for equal tokenizers; None where there is none.
+
+    problem: why its configuration can't be read; None if it can.
+    """
 
     path: Path
     max_positions: int | None
     tokenizer: str | None
     vocabulary: int | None
+    problem: str | None = None
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,14 @@ class Places:
     folders: tuple[Path, ...]
 
     def find(self, path: str) -> Path | None:
-        return next((f / path for f in self.folders if (f / path).exists()), None)
+        return next((f / path for f in self.folders if _exists(f / path)), None)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # a name that no file can have
+        return False
 
     def is_hub_id(self, path: str) -> bool:
         """Whether a path that isn't here may be a hub's `owner/name`: no folder `owner` is here either."""
@@ -73,7 +84,13 @@ def data_facts(path: str, places: Places) -> DataFacts | None:
     found = places.find(path)
     if found is None or found.is_dir():
         return None
-    return _read_data(found, found.stat().st_mtime_ns)
+    try:
+        facts = _read_data(found, found.stat().st_mtime_ns)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{found.name} isn't UTF-8 text ({error.reason} at byte {error.start})") from None
+    if facts is not None and facts.rows == 0:
+        raise ValueError(f"{found.name} has no rows")
+    return facts
 
 
 @cache
@@ -82,18 +99,27 @@ def _read_data(path: Path, _modified: int) -> DataFacts | None:
         case ".jsonl" | ".ndjson":
             return _jsonl(path)
         case ".json":
-            rows = json.loads(path.read_text(encoding="utf-8"))
-            rows = rows.get("data", []) if isinstance(rows, dict) else rows
-            return DataFacts(path, _columns(rows[:ROWS_LOOKED_AT]), len(rows))
-        case ".csv" | ".tsv":
+            return _json(path)
+        case ".csv":
             return _csv(path)
         case ".parquet":
             return _parquet(path)
     return None
 
 
+def _json(path: Path) -> DataFacts:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8-sig"))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path.name}, line {error.lineno}: not JSON ({error.msg})") from None
+    rows = document.get("data") if isinstance(document, dict) else document
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows[:ROWS_LOOKED_AT]):
+        raise ValueError(f'{path.name} is no list of objects, nor {{"data": [...]}} with one')
+    return DataFacts(path, _columns(rows[:ROWS_LOOKED_AT]), len(rows))
+
+
 def _jsonl(path: Path) -> DataFacts:
-    with path.open(encoding="utf-8") as lines:
+    with path.open(encoding="utf-8-sig") as lines:
         head = [_json_row(path, i, line) for i, line in enumerate(islice(lines, ROWS_LOOKED_AT), 1) if line.strip()]
         rest = sum(1 for line in lines if line.strip())
     return DataFacts(path, _columns(head), len(head) + rest)
@@ -112,7 +138,7 @@ def _json_row(path: Path, number: int, line: str) -> dict[str, Any]:
 def _csv(path: Path) -> DataFacts:
     with path.open(encoding="utf-8-sig", newline="") as lines:
         csv.field_size_limit(sys.maxsize)
-        records = (r for r in csv.reader(lines, delimiter="\t" if path.suffix == ".tsv" else ",") if r)
+        records = (r for r in csv.reader(lines) if r)
         header, first = next(records, []), next(records, None)
         rest = sum(1 for _ in records)
     columns = {n: _csv_dtype(v) for n, v in zip(header, first or [""] * len(header), strict=False)}
@@ -181,9 +207,15 @@ def model_facts(path: str, places: Places) -> ModelFacts | None:
 
 @cache
 def _read_model(folder: Path) -> ModelFacts:
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except ValueError as error:
+        return ModelFacts(folder, None, None, None, problem=f"its config.json is no JSON: {error}")
+    if not isinstance(config, dict):
+        return ModelFacts(folder, None, None, None, problem="its config.json holds no object")
     positions = config.get("max_position_embeddings") or config.get("n_positions")
-    return ModelFacts(folder, positions, _tokenizer(folder), config.get("vocab_size"))
+    known = {k: v if isinstance(v, int) else None for k, v in (("p", positions), ("v", config.get("vocab_size")))}
+    return ModelFacts(folder, known["p"], _tokenizer(folder), known["v"])
 
 
 def _tokenizer(folder: Path) -> str | None:

@@ -9,7 +9,10 @@ from ...graph import Graph, Node, Ref, Role
 
 def check_sources(graph: Graph, report: Report, places: Places) -> None:
     for role in graph.roles.values():
-        if role.path and not role.of and model_facts(role.path, places) is None:
+        facts = model_facts(role.path, places) if role.path and not role.of else None
+        if facts and facts.problem:
+            report.add("E0106", f"model `{role.path}` can't be read: {facts.problem}", role.span)
+        if role.path and not role.of and facts is None:
             message = f"model `{role.path}` isn't on this machine: its shape can't be checked"
             report.add("W0402", message, role.span, help=_help(role.path, places, "or fetch the model first"))
     for node in graph.walk():
