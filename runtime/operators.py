@@ -78,15 +78,15 @@ def _no_function(file: Path, name: str, found: object) -> str:
 
 
 def module_of(file: Path, sha256: str | None = None) -> ModuleType:
+    """The module in a file, imported once; again where a plan was compiled from a later text of it."""
     file = file.resolve()
     with _loading:
-        if file not in _modules:
+        known = _modules.get(file)
+        if known is None or (sha256 is not None and known[0] != sha256):
             digest = _digest(file)
             _check_digest(file, digest, sha256)
             _modules[file] = digest, _import(file, digest)
-        digest, module = _modules[file]
-        _check_digest(file, digest, sha256)
-        return module
+        return _modules[file][1]
 
 
 def _digest(file: Path) -> str:

@@ -212,14 +212,14 @@ def readable(role: Role, record: Record, i: Instruction, env: Env) -> tuple[Sequ
     texts = record.hidden["prompt"].rows
     if same_tokenizer(role.tokenizer, writer.tokenizer):
         seqs = sequences_of(record)
-        check_sequences(i.out, role, record.frame, seqs, texts)
+        check_sequences(f"{role.name}.{i.op}", role, record.frame, seqs, texts)
         return seqs, frame
     if i.op != "score" or record.kind != "rollout":
         raise RunError(f"`{role.name}.{i.op}` can't read what `{writer.name}` wrote: it has another tokenizer")
     rows = zip(texts, record.fields["text"].rows, record.hidden["chat"].rows, strict=True)
     encoded = [encode_pair(role.tokenizer, p, t, chat=chat) for p, t, chat in rows]
     seqs = Sequences([c for c, _ in encoded], [r for _, r in encoded])
-    check_sequences(i.out, role, record.frame, seqs, texts)
+    check_sequences(f"{role.name}.{i.op}", role, record.frame, seqs, texts)
     return seqs, frame
 
 

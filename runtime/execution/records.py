@@ -94,5 +94,6 @@ def _name(i: Instruction, found: Mapping[str, Any_]) -> str | None:
     if i.op == "field":
         record = i.args["record"]
         source = found.get(record.ref) if isinstance(record, Name) else None
-        return str(i.attrs["field"]) if isinstance(source, Record) and source.kind == "rows" else None
+        if isinstance(source, Record) and source.kind == "rows":
+            return str(i.attrs["field"])
     return None if i.out.startswith("%") else i.out

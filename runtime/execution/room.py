@@ -44,6 +44,6 @@ def check_sequences(name: str, role: Role, frame: Frame, seqs: Sequences, texts:
 
 
 def _row(frame: Frame, row: int) -> str:
-    """A row as the user can find it: with its draw number, which counts the rows handed out since step 0."""
-    drawn = f" (row {int(frame.ids[row])} since the start)" if frame.parent is None and frame.ids is not None else ""
-    return f"row {row} of `{frame.name}`{drawn}"
+    """A row as the user can find it: of a read by its number since step 0, which no minibatch changes."""
+    number = int(frame.ids[row]) if frame.parent is None and frame.ids is not None else row
+    return f"row {number} of `{frame.name}`"
