@@ -53,13 +53,6 @@ class Places:
     def find(self, path: str) -> Path | None:
         return next((f / path for f in self.folders if _exists(f / path)), None)
 
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except (OSError, ValueError):  # a name that no file can have
-        return False
-
     def is_hub_id(self, path: str) -> bool:
         """Whether a path that isn't here may be a hub's `owner/name`: no folder `owner` is here either."""
         owner, slash, name = path.partition("/")
@@ -71,6 +64,13 @@ def _exists(path: Path) -> bool:
         parent = Path(path).parent
         found = {p.name for f in self.folders if (f / parent).is_dir() for p in (f / parent).iterdir()}
         return [(parent / name).as_posix() for name in sorted(found) if not name.startswith(".")]
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # a name that no file can have
+        return False
 
 
 # ---------------------------------------------------------------- data files

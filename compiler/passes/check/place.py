@@ -13,6 +13,7 @@ from ...placement import Placement
 from ..elaborate.context import Context, Env, Scope
 from ..elaborate.options import read_options, with_defaults
 
+CIRCLE = "one of them is made of a device: `h100(nodes=2)`"
 DEGREES = ("tp", "pp", "dp", "fsdp")
 
 
@@ -68,10 +69,14 @@ def check_placed_flows(module: FlowModule, report: Report) -> None:
 # ---------------------------------------------------------------- clusters
 
 
-def _cluster(checker: _Checker, expr: ast.Expr) -> Cluster | None:
+def _cluster(checker: _Checker, expr: ast.Expr, seen: tuple[str, ...] = ()) -> Cluster | None:
+    """The cluster an expression makes; `seen` are the declarations it was reached through."""
     match expr:
+        case ast.Name(id=name) if name in seen:
+            checker.report.add("E0112", f"cluster `{name}` is defined by itself", expr.span, help=CIRCLE)
+            return None
         case ast.Name(id=name) if name in checker.module.clusters():
-            return _cluster(checker, checker.module.clusters()[name].value)
+            return _cluster(checker, checker.module.clusters()[name].value, (*seen, name))
         case ast.Name(id=name) if name in DEVICES:
             return Cluster(name, 1, 1 if name in ("local", "cpu") else 8)
         case ast.Call(func=ast.Name(id=name), args=args) if name in DEVICES:

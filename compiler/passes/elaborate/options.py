@@ -34,6 +34,7 @@ RANGES: Mapping[str, tuple[float | None, float | None]] = {
     "warmup": (0, None),
     "decay": (1, None),
     "floor": (0, 1),
+    **dict.fromkeys(("nodes", "devices", "tp", "pp", "dp", "fsdp"), (1, None)),
 }
 """The least and the largest value of each option that has one."""
 
