@@ -119,7 +119,7 @@ def test_equal_elements_have_no_deviation_at_all(sizes: list[int], x: float, dty
 def test_the_deviation_of_equal_elements_has_a_gradient() -> None:
     axes = Axes([3, 2, 1])
     x = torch.tensor([1.0, 1, 1, 2, 3, 5], dtype=torch.float64, requires_grad=True)
-    algebra.reduce("std", axes.sample(x), axes.prompts).tensor.sum().backward()
+    torch.autograd.backward(algebra.reduce("std", axes.sample(x), axes.prompts).tensor.sum())
     assert x.grad is not None and x.grad.isfinite().all()
     assert x.grad[:3].eq(0).all() and x.grad[5] == 0
     assert x.grad[3:5].tolist() == pytest.approx([-(0.5**0.5), 0.5**0.5])
@@ -211,8 +211,13 @@ def test_booleans_are_numbers(fn: str) -> None:
 
 def test_constants_take_the_dtype_beside_them() -> None:
     x = Axes([2]).sample(torch.tensor([1.0, -1.0], dtype=torch.float32))
-    for operands in (["maximum", x, 0.5], ["where", algebra.pointwise(">", [x, 0]), x, 0.1], ["clamp", x, -0.1, 0.1]):
-        assert algebra.pointwise(operands[0], operands[1:]).tensor.dtype == torch.float32
+    cases: dict[str, list[Any]] = {
+        "maximum": [x, 0.5],
+        "where": [algebra.pointwise(">", [x, 0]), x, 0.1],
+        "clamp": [x, -0.1, 0.1],
+    }
+    for fn, operands in cases.items():
+        assert algebra.pointwise(fn, operands).tensor.dtype == torch.float32
     flags = algebra.pointwise(">", [x, 0])
     assert algebra.pointwise("where", [flags, 0.5, 0]).tensor.dtype == torch.get_default_dtype()
     assert algebra.pointwise("where", [flags, 1, -1]).rows == [1, -1]

@@ -108,7 +108,8 @@ def reference_model(folder: Path, weights: dict[str, torch.Tensor] | None = None
 def row_logprobs(model: Any, context: list[int], response: list[int]) -> torch.Tensor:
     ids = torch.tensor([context + response])
     logprobs = model(ids).logits[0].log_softmax(-1)
-    return logprobs[len(context) - 1 : -1].gather(-1, ids[0, len(context) :, None])[:, 0]
+    chosen: torch.Tensor = logprobs[len(context) - 1 : -1].gather(-1, ids[0, len(context) :, None])[:, 0]
+    return chosen
 
 
 def test_an_update_is_what_the_formula_says(workshop: Workshop) -> None:
@@ -127,7 +128,7 @@ def test_an_update_is_what_the_formula_says(workshop: Workshop) -> None:
         losses.append(torch.maximum(-a * ratio, -a * ratio.clamp(0.8, 1.2)).mean())
         gaps.append((ref[here] - logp).exp() - (ref[here] - logp) - 1)
     loss = torch.stack(losses).mean() + 0.001 * torch.cat(gaps).mean()
-    loss.backward()
+    torch.autograd.backward(loss)
     options = next(i for i in plan.walk() if i.op == "update").attrs["optimizer"]
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), options["clip_norm"])
     betas = (options["beta1"], options["beta2"])

@@ -98,7 +98,7 @@ def _policy(loss: Callable[[Case, Value, Value, Value], Value], aggregation: str
     def outputs(c: Case) -> Outputs:
         logp, old, adv = c.token("logp", grad=True), c.token("old_logp"), c.token("advantages")
         total = c.mean(loss(c, logp, old, adv), c.params.get("aggregation", aggregation))
-        total.backward()
+        torch.autograd.backward(total)
         return {"loss": total, "grad_logp": logp.tensor.grad}
 
     return outputs
@@ -119,7 +119,7 @@ def _value(c: Case) -> Outputs:
     v = c.token("values", grad=True)
     loss = losses.clipped_value_loss(v, c.token("old_values"), c.token("returns"), c.params["clip"])
     total = c.mean(loss, c.params["aggregation"])
-    total.backward()
+    torch.autograd.backward(total)
     return {"loss": total, "grad_values": v.tensor.grad}
 
 

@@ -112,7 +112,7 @@ def test_a_sequence_is_one_rows_tokens(workshop: Workshop) -> None:
     result = with_function(workshop, GROUP, "rewards.ramp(rollout.logprobs, rollout.length)")
     rollout, reward = rollout_of(result), result.values[0]["reward"]
     assert isinstance(reward, Value) and reward.frame is rollout.fields["logprobs"].frame
-    parts = rollout.fields["logprobs"].tensor.split(rollout.fields["length"].rows)
+    parts = torch.split(rollout.fields["logprobs"].tensor, rollout.fields["length"].rows)
     assert reward.tensor.equal(torch.cat([p.cumsum(0) for p in parts]))
 
 
@@ -134,7 +134,8 @@ def test_async_functions_are_awaited_in_order(workshop: Workshop) -> None:
 
 def test_a_late_async_function_is_given_up(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     limits = operators.AsyncLimits(timeout=0.05, retries=1, backoff=0.01)
-    monkeypatch.setattr(operators.call_rows, "__kwdefaults__", operators.call_rows.__kwdefaults__ | {"limits": limits})
+    defaults = dict(operators.call_rows.__kwdefaults__ or {}) | {"limits": limits}
+    monkeypatch.setattr(operators.call_rows, "__kwdefaults__", defaults)
     source = "async def slow(text: str) -> float:\n    import asyncio\n    await asyncio.sleep(60)\n    return 0.0\n"
     with pytest.raises(RunError, match=r"reward: rewards.slow took longer than 0.05 s \(the last of 2 attempts\)"):
         with_function(workshop, source, "rewards.slow(rollout.text)")
@@ -147,7 +148,9 @@ def test_a_group_of_the_wrong_size_is_refused(workshop: Workshop) -> None:
         "def uneven(texts: Group[str]) -> Group[float]:\n"
         "    CALLS.append(1)\n    return [0.0] * (4 if len(CALLS) % 2 else 2)\n"
     )
-    with pytest.raises(RunError, match="call 0 of `rewards.uneven` returned 4 elements for 3 rows of `rollout.sample`"):
+    with pytest.raises(
+        RunError, match=r"call 0 of `rewards.uneven` returned 4 elements for 3 rows of `rollout.sample`"
+    ):
         with_function(workshop, source, "rewards.uneven(rollout.text)")
 
 
@@ -391,7 +394,7 @@ def test_a_run_that_failed_at_once_can_be_started_again(workshop: Workshop) -> N
 
 def test_resuming_needs_a_run(workshop: Workshop) -> None:
     plan = workshop.compile(PLAIN)
-    with pytest.raises(RunError, match="there is no run in .* to resume"):
+    with pytest.raises(RunError, match=r"there is no run in .* to resume"):
         workshop.run(plan, 2, resume=True)
     broken = workshop.interrupted(plan, at=0, steps=2)
     with pytest.warns(RunWarning, match="ended before its first commit, and starts anew"):
@@ -441,12 +444,22 @@ def test_the_last_line_counts_steps(workshop: Workshop, capsys: pytest.CaptureFi
     assert "Finished 2 steps" in capsys.readouterr().out
 
 
+STOPS = """
+import os, signal
+SENT_NAME = []
+def hit(text: str) -> float:
+    if not SENT_NAME:
+        SENT_NAME.append(1)
+        os.kill(os.getpid(), signal.SIGNAME)
+    return 0.5
+"""
+
+
 def test_a_stop_request_ends_with_a_commit(workshop: Workshop, capsys: pytest.CaptureFixture[str]) -> None:
     """Ctrl-C lets the step end and commits it, so that nothing is lost; SIGTERM does the same."""
     plan = workshop.folder / "plan.json"
-    source = "import os, signal\nSENT = []\ndef hit(text: str) -> float:\n    if not SENT:\n        SENT.append(1)\n        os.kill(os.getpid(), signal.SIG{name})\n    return 0.5\n"
     for name in ("INT", "TERM"):
-        add_function(workshop, source.replace("{name}", name).replace("SENT", f"SENT_{name}"))
+        add_function(workshop, STOPS.replace("NAME", name))
         plan.write_bytes(encode(workshop.compile(FLOW.format(reward="rewards.hit(rollout.text)"))))
         out = workshop.out()
         arguments = [str(plan), "--steps", "4", "--out", str(out), "--no-tensorboard"]
