@@ -164,6 +164,8 @@ def _next_model(context: Context, env: Env, statement: ast.Next) -> None:
         case value:
             source = resolve(context, env, value)
             attrs = {"source": source.role, "version": source.version} if isinstance(source, ModelUse) else None
+    if attrs == {}:
+        return  # reported already
     if attrs is None:
         name = statement.name
         help = f"write `next {name} = MODEL` or `next {name} = ema({name}, MODEL, decay=0.99)`"
@@ -179,14 +181,14 @@ def _ema(context: Context, env: Env, statement: ast.Next, args: tuple[ast.Arg, .
 
     bound = bind(context, env, args, STATE_FUNCTIONS["ema"], 3, "ema", statement)
     if bound is None:
-        return None
+        return {}
     target, source = (resolve(context, env, bound[n]) for n in ("target", "source"))
     decay = evaluate(context, env, bound["decay"])
     if not isinstance(source, ModelUse) or not isinstance(target, ModelUse) or target.role != statement.name:
         return None
     if not isinstance(decay, int | float) or not 0 <= decay <= 1:
         context.refuse("E0113", f"`decay` is a number from 0 to 1, not `{decay}`", env, bound["decay"].span)
-        return None
+        return {}
     return {"source": source.role, "version": source.version, "decay": float(decay)}
 
 
