@@ -1,11 +1,12 @@
 """Makes what the addition examples start from; run by hand: `python examples/make_addition.py` (about a minute).
 
-data/addition_*.jsonl   The 8,100 sums `a+b=` of two-digit numbers, shuffled by a fixed seed and cut in three parts
-                        that share no row: `test` (200), `train` (3,200, the prompts of reinforcement learning) and `sft`
-                        (the rest, which only the starting weights see).
-models/addition/        A Llama of 2 layers and 0.4 million weights over a tokenizer of single characters. The random
-                        weights were trained by `flowrun examples/sft.flow` for 5 epochs (183 steps of 128 rows), stopped
-                        early on purpose: samples are right about one time in three, so there is something to reinforce.
+data/addition_*.jsonl   The 8,100 sums of two-digit numbers, `{"prompt": "37+85=", "answer": "122"}`, shuffled by a
+                        fixed seed and cut in three parts that share no row: `test` (200 rows), `train` (3,200, the
+                        prompts of reinforcement learning) and `sft` (4,700). In every second row of `sft` one digit of
+                        the answer is wrong, as if a careless clerk had written it.
+models/addition/        A Llama of 2 layers and 0.4 million weights, over a tokenizer of single characters. Its random
+                        weights were trained by `flowrun examples/sft.flow` for 13 epochs. They have learned to add, and
+                        to be careless: four samples of ten are right. That is what reinforcement learning mends.
                         Stored as float16, half the size; a run loads them as float32.
 """
 
@@ -25,14 +26,15 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 HERE = Path(__file__).parent
 CHARACTERS = "0123456789+="
 END = "<end>"
-EPOCHS = 5
+EPOCHS = 13
+SPOILED = 0.5
 
 
 def main() -> None:
     rows = sums()
     write(HERE / "data/addition_test.jsonl", rows[:200])
     write(HERE / "data/addition_train.jsonl", rows[200:3400])
-    write(HERE / "data/addition_sft.jsonl", rows[3400:])
+    write(HERE / "data/addition_sft.jsonl", spoiled(rows[3400:]))
     with tempfile.TemporaryDirectory() as folder:
         start, out = Path(folder) / "start", Path(folder) / "run"
         random_model(start)
@@ -45,6 +47,18 @@ def sums() -> list[dict[str, str]]:
     rows = [{"prompt": f"{a}+{b}=", "answer": str(a + b)} for a in range(10, 100) for b in range(10, 100)]
     random.Random(0).shuffle(rows)
     return rows
+
+
+def spoiled(rows: Iterable[dict[str, str]]) -> list[dict[str, str]]:
+    """The rows, half of them with one digit of the answer replaced by another."""
+    rng = random.Random(1)
+    return [{**row, "answer": misread(row["answer"], rng)} if rng.random() < SPOILED else row for row in rows]
+
+
+def misread(number: str, rng: random.Random) -> str:
+    at = rng.randrange(len(number))
+    others = [digit for digit in "0123456789" if digit != number[at]]
+    return number[:at] + rng.choice(others) + number[at + 1 :]
 
 
 def write(path: Path, rows: Iterable[dict[str, str]]) -> None:
