@@ -64,12 +64,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         from .explain import explain
 
         return explain(args)
+    except BrokenPipeError:
+        return 0
     except OSError as error:
         print(f"flowc: can't read `{error.filename}`: {error.strerror}", file=sys.stderr)
     except UnicodeDecodeError as error:
         print(f"flowc: the file isn't UTF-8 text: {error.reason} at byte {error.start}", file=sys.stderr)
     except BadSetting as error:
         print(f"flowc: {error}", file=sys.stderr)
-    except BrokenPipeError:
-        return 0
     return 2

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..dsl.diagnostics import FlowError, suggest
+from ..dsl.diagnostics import FlowError
 from .compilation import check_flow, choose_flow, compile_flow, load_source
 from .plan import Instruction, Plan
 
@@ -39,7 +39,8 @@ def explain(args: argparse.Namespace) -> int:
 def _explain_code(code: str, format: str) -> int:
     page = PAGES / f"{code}.md"
     if not page.is_file():
-        print(f"flowc: no diagnostic {code}; {suggest(code, (p.stem for p in PAGES.glob('*.md')))}", file=sys.stderr)
+        known = sorted(p.stem for p in PAGES.glob("*.md"))
+        print(f"flowc: no diagnostic {code}; they are {', '.join(known)}", file=sys.stderr)
         return 2
     text = page.read_text(encoding="utf-8")
     print(json.dumps({"code": code, "page": text}) if format == "json" else text)

@@ -16,7 +16,7 @@ from typing import Any
 ROWS_LOOKED_AT = 200
 """Rows of a data file that decide its columns' dtypes."""
 
-DATA_SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
+DATA_SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "spiece.model")
 
@@ -96,7 +96,7 @@ def data_facts(path: str, places: Places) -> DataFacts | None:
 @cache
 def _read_data(path: Path, _modified: int) -> DataFacts | None:
     match path.suffix.lower():
-        case ".jsonl" | ".ndjson":
+        case ".jsonl":
             return _jsonl(path)
         case ".json":
             return _json(path)

@@ -150,9 +150,8 @@ def _hint(node: ast.expr) -> Hint:
         return Hint("ragged", "float")
     if name in SCALARS:
         return Hint("row", SCALARS[name])
-    raise HintError(
-        f'hint `{ast.unparse(node)}` says nothing here: use str, float, int, bool, list[…], Group[…], Batch[…], Ragged or Float[Tensor, "token"]'
-    )
+    allowed = 'str, float, int, bool, list[…], Group[…], Batch[…], Ragged or Float[Tensor, "token"]'
+    raise HintError(f"hint `{ast.unparse(node)}` says nothing here: use {allowed}")
 
 
 def _quoted(text: str) -> ast.expr:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-KEYWORDS = frozenset(
+KEYWORDS = frozenset(  # noqa: SIM905 - a table of words reads best as words
     "flow def return import from as model state next update minimize metric when every collect keep where place on "
     "cluster with and or not true false".split()
 )
@@ -83,7 +83,9 @@ class Option:
 Options = Mapping[str, Option]
 
 CONSTRUCTOR_OPTIONS: Options = {
-    "dtype": Option("str", None, choices=("float64", "float32", "bfloat16"), doc="weights' dtype; else flowrun's --dtype"),
+    "dtype": Option(
+        "str", None, choices=("float64", "float32", "bfloat16"), doc="weights' dtype; else flowrun's --dtype"
+    ),
     "dropout": Option("float", 0.0, doc="dropout probability while updating"),
 }
 

@@ -59,9 +59,11 @@ def _record(id: int, node: Node, name: str) -> Node:
 
 
 def _reward(graph: Graph) -> Node | None:
-    """What the console calls `reward`: the value of that name among the recorded ones, else the first recorded one."""
+    """What the console calls `reward`: the value of that name, one per sample or prompt; else the first recorded one.
+
+    A value per token of that name is a reward already shaped, by a KL penalty for example: no score of the task.
+    """
     main = [n for top in graph.nodes if top.op not in ("when", "every", "update") for n in top.walk()]
-    recorded = [n for n in main if is_recorded(n)]
-    exact = [n for n in recorded if n.name == "reward"]
-    plain = [n for n in main if n.name == "reward" and n.type.dtype in NUMBERS]
-    return next(iter([*exact, *recorded, *plain]), None)
+    exact = [n for n in main if n.name == "reward" and n.type.dtype in NUMBERS]
+    whole = [n for n in exact if n.type.axis is None or n.type.axis.kind != "token"]
+    return next(iter([*whole, *(n for n in main if is_recorded(n)), *exact]), None)

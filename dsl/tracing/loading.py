@@ -17,7 +17,9 @@ from .trace import run_users
 
 
 def load_flow(path: str, name: str) -> ast.Module:
-    """The module of flow `name` in the Python file at `path`. The file is imported, the flow's function runs once.
+    """The module of flow `name`, or of the only one if `name` is empty, in the Python file at `path`.
+
+    The file is imported, and the flow's function runs once.
 
     Raises FlowError: E0029 if there is no such file or flow, or the file can't be imported; else what tracing found.
     """
@@ -33,8 +35,16 @@ def flows_of(path: str) -> dict[str, FlowDefinition]:
 
 def _chosen(module: ModuleType, path: str, name: str) -> FlowDefinition:
     flows = _flows(module)
+    if not name and len(flows) == 1:
+        return next(iter(flows.values()))
     if name in flows:
         return flows[name]
+    if not name and flows:
+        raise _failure(
+            f"`{path}` holds {len(flows)} flows", path, f"name one: {', '.join(f'`{path}:{f}`' for f in flows)}"
+        )
+    if not name:
+        raise _failure(f"`{path}` holds no flow", path, "put `@flow` above the function that writes it")
     if hasattr(module, name):
         raise _not_a_flow(getattr(module, name), path, name)
     listed = (

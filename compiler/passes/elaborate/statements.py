@@ -177,6 +177,7 @@ def _next_model(context: Context, env: Env, statement: ast.Next) -> None:
 
 
 def _ema(context: Context, env: Env, statement: ast.Next, args: tuple[ast.Arg, ...]) -> dict[str, object] | None:
+    """What `ema(target, source, decay)` says; None if it names no models, empty if something was reported."""
     from .calls import bind
 
     bound = bind(context, env, args, STATE_FUNCTIONS["ema"], 3, "ema", statement)
@@ -187,7 +188,9 @@ def _ema(context: Context, env: Env, statement: ast.Next, args: tuple[ast.Arg, .
     if not isinstance(source, ModelUse) or not isinstance(target, ModelUse) or target.role != statement.name:
         return None
     if not isinstance(decay, int | float) or not 0 <= decay <= 1:
-        context.refuse("E0113", f"`decay` is a number from 0 to 1, not `{decay}`", env, bound["decay"].span)
+        shown = "a value of the flow" if isinstance(decay, Ref) else f"`{decay}`"
+        message = f"`decay` is a number from 0 to 1, known at compile time, not {shown}"
+        context.refuse("E0113", message, env, bound["decay"].span)
         return {}
     return {"source": source.role, "version": source.version, "decay": float(decay)}
 
