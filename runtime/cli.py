@@ -5,7 +5,6 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 
 DESCRIPTION = """Run a flow: a .flow file, FILE:FLOW, algo.py:FLOW, or a compiled plan (.json)."""
@@ -69,17 +68,23 @@ def main(argv: list[str] | None = None) -> int:
         if value is not None and value < 1:
             print(f"flowrun: {name} is at least 1, not {value}", file=sys.stderr)
             return 2
+    try:
+        return _run(args)
+    except KeyboardInterrupt:
+        print("stopped; `--resume` goes on from the last commit", file=sys.stderr)
+        return 130
+
+
+def _run(args: argparse.Namespace) -> int:
     compiling = None if args.flow.endswith(".json") else _start_compiler(args)
-    from .run import run_plan  # torch, while the compiler is at work
-
-    plan = _finish_compiler(compiling) if compiling else _read_plan(Path(args.flow))
-    return 2 if plan is None else _run(run_plan, plan, args)
-
-
-def _run(run_plan: Callable[[bytes, argparse.Namespace], None], plan: bytes, args: argparse.Namespace) -> int:
-    from .errors import RunError, RunWarning
-    from .execution.stopping import Stopped
-
+    try:
+        from .errors import RunError, RunWarning
+        from .execution.stopping import Stopped
+        from .run import run_plan  # torch, while the compiler is at work
+    finally:
+        plan = _finish_compiler(compiling) if compiling else _read_plan(Path(args.flow))
+    if plan is None:
+        return 2
     warnings.showwarning = lambda message, category, *rest, **kw: (
         print(f"warning: {message}", file=sys.stderr) if issubclass(category, RunWarning) else None
     )
@@ -94,9 +99,6 @@ def _run(run_plan: Callable[[bytes, argparse.Namespace], None], plan: bytes, arg
         return 1
     except Stopped as stopped:
         print(f"stopped after {stopped.step} steps; `--resume` goes on from there", file=sys.stderr)
-        return 130
-    except KeyboardInterrupt:
-        print("stopped; `--resume` goes on from the last commit", file=sys.stderr)
         return 130
     return 0
 

@@ -51,17 +51,23 @@ def _decode(data: bytes) -> Plan:
 
 def _starting_point(out: Path, args: argparse.Namespace) -> Commit | None:
     """The commit to go on from; None for a run that starts anew. Raises RunError where neither can be meant."""
+    if args.overwrite:
+        return None
     commit = CommitStore(out).latest()
+    if commit is not None and not args.resume:
+        raise RunError(
+            f"{out} holds a run of {_counted(commit.step)}: go on with it by --resume, replace it by --overwrite, or "
+            "choose another --out"
+        )
     if args.resume and commit is None:
         if not (out / METRICS).exists():
             raise RunError(f"there is no run in {out} to resume: leave out --resume, or give the --out of the run")
         warnings.warn(f"the run in {out} ended before its first commit, and starts anew", RunWarning, stacklevel=2)
-    if commit is not None and not args.resume and not args.overwrite:
-        raise RunError(
-            f"{out} holds a run of {commit.step} steps: go on with it by --resume, replace it by --overwrite, or "
-            "choose another --out"
-        )
-    return commit if args.resume else None
+    return commit
+
+
+def _counted(steps: int) -> str:
+    return f"{steps} step" if steps == 1 else f"{steps} steps"
 
 
 # ---------------------------------------------------------------- the session
@@ -138,6 +144,10 @@ def _rows_of(plan: Plan, roots: list[str]) -> int:
 
 
 def _execute(session: Session, out: Path, data: bytes, commit: Commit | None, args: argparse.Namespace) -> None:
+    if commit is not None and commit.step > session.steps:
+        raise RunError(
+            f"the run in {out} has made {_counted(commit.step)} already: --steps {session.steps} ends before"
+        )
     store = CommitStore(out)
     store.clean()
     first, queues = _resumed(session, commit) if commit else (0, {})

@@ -168,11 +168,24 @@ def _prepare(i: Instruction, env: Env) -> _Batch:
         if x.out not in reached and any(isinstance(a, Name) and a.ref in reached for a in x.args.values()):
             reached.add(x.out)
             dependent.append(x)
+    _refuse_choices(i, live, reached)
     run_block((x for x in i.body if x.out not in reached and x.op != "metric"), env)
     forwards = _forwards(live, env)
     role = env.session.roles[i.attrs["model"]]
     unit = _unit(i, forwards)
     return _Batch(i, env, role, forwards, dependent, unit, _groups(i, env.session, forwards, unit))
+
+
+def _refuse_choices(i: Instruction, live: Iterable[Instruction], reached: set[str]) -> None:
+    """Rows may not be chosen by what the trained model says now: its loss would be made of two of its passes."""
+    for x in live:
+        sequences = x.args["sequences"]
+        if isinstance(sequences, Name) and sequences.ref in reached:
+            model = i.attrs["model"]
+            raise RunError(
+                f"`{model}.{x.op}({sequences.ref})` in the update of `{model}`: its rows depend on what `{model}` says "
+                "in the same update; choose them before the update, or leave elements out by `where=` in a reduction"
+            )
 
 
 def _forwards(live: Iterable[Instruction], env: Env) -> list[_Forward]:

@@ -386,6 +386,13 @@ def test_a_run_is_not_overwritten_unasked(workshop: Workshop, capsys: pytest.Cap
     assert "give one of them" in capsys.readouterr().err
 
 
+def test_a_run_can_not_be_made_shorter(workshop: Workshop) -> None:
+    plan = workshop.compile(PLAIN)
+    first = workshop.run(plan, 3)
+    with pytest.raises(RunError, match=r"has made 3 steps already: --steps 2 ends before"):
+        workshop.run(plan, 2, resume=True, out=first.out)
+
+
 def test_a_run_that_failed_at_once_can_be_started_again(workshop: Workshop) -> None:
     plan = workshop.compile(PLAIN)
     broken = workshop.interrupted(plan, at=0, steps=2)

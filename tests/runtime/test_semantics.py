@@ -403,6 +403,16 @@ def test_keep_opens_none_or_one(workshop: Workshop) -> None:
     assert result.column("gap") == pytest.approx([0.0], abs=1e-12)
 
 
+def test_rows_are_not_chosen_by_the_model_in_training(workshop: Workshop) -> None:
+    update = """
+    update policy(adamw(lr=1e-2)):
+        good = keep(rollout, where=mean(policy.logprobs(rollout), over=token) > -5)
+        minimize -mean(policy.logprobs(good))
+"""
+    with pytest.raises(Exception, match="depend on what `policy` says"):
+        workshop.run(MODEL + START + update, 1)
+
+
 def test_samples_carry_what_was_computed_for_them(workshop: Workshop) -> None:
     text = (
         MODEL
