@@ -1,4 +1,4 @@
-"""How a Python operator is declared: its signature, read from the source with `ast`. Nothing of it is imported or run."""
+"""How a Python operator is declared: its signature, read from the source with `ast`; nothing is imported or run."""
 
 import ast
 import hashlib

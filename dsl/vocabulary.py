@@ -7,10 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-KEYWORDS = frozenset(  # noqa: SIM905 - a table of words reads best as words
-    "flow def return import from as model state next update minimize metric when every collect keep where place on "
-    "cluster with and or not true false".split()
-)
+# fmt: off
+KEYWORDS = frozenset({
+    "flow", "def", "return", "import", "from", "as", "model", "state", "next", "update", "minimize", "metric",
+    "when", "every", "collect", "keep", "where", "place", "on", "cluster", "with", "and", "or", "not", "true",
+    "false",
+})
+# fmt: on
 """Reserved words. After a dot and as option names they are free (`where=c`, `x.next`)."""
 
 AXES = ("prompt", "sample", "token")

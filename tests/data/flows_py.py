@@ -1,6 +1,6 @@
 """The acceptance set in Python: each flow of flows.flow, as a person would write it with the Python front end."""
 
-# ruff: noqa: B008, E501
+# ruff: noqa: E501
 # mypy: disable-error-code="no-untyped-def"
 
 from shardflow.dsl import (

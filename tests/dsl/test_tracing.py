@@ -1,6 +1,6 @@
 """The Python front end: names, spans, definitions, imports, placements, and what is exported."""
 
-# ruff: noqa: B008, SIM300
+# ruff: noqa: SIM300
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
 
 import subprocess
