@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from .graph import Axis, Graph, Node, Ref, is_scoped
 
-NO_DEPENDENCE_OF_GRADIENT = frozenset({"==", "!=", "<", "<=", ">", ">=", "and", "or", "not", "stop_gradient"})
+NO_GRADIENT = frozenset({"==", "!=", "<", "<=", ">", ">=", "and", "or", "not", "//", "stop_gradient", "count"})
+"""Functions, and reductions, whose result has no gradient."""
 
 
 def ancestors(ids: Iterable[int], nodes: Mapping[int, Node]) -> set[int]:
@@ -66,9 +67,9 @@ def carries_gradient(live: Iterable[int], body: Iterable[Node]) -> frozenset[int
     """The nodes through which the gradient of the live phases flows."""
     reached = set(live)
     for node in body:
-        stops = node.op == "map" and node.attrs["fn"] in NO_DEPENDENCE_OF_GRADIENT
-        condition = node.args.get("where") or (node.args.get("0") if node.attrs.get("fn") == "where" else None)
-        values = [a for a in node.args.values() if isinstance(a, Ref) and a is not condition]
+        stops = node.op == "rank" or node.attrs.get("fn") in NO_GRADIENT
+        condition = "0" if node.attrs.get("fn") == "where" else "where"
+        values = [a for name, a in node.args.items() if isinstance(a, Ref) and name != condition]
         if not stops and any(a.id in reached for a in values):
             reached.add(node.id)
     return frozenset(reached)
