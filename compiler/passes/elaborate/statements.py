@@ -173,6 +173,10 @@ def _next_model(context: Context, env: Env, statement: ast.Next) -> None:
             "E0310", f"the next weights of `{statement.name}` come from a model", env, statement.value.span, help=help
         )
         return
+    if attrs["source"] == statement.name and attrs["version"] == "next":
+        message = f"the next `{statement.name}` is made of itself"
+        context.refuse("E0306", message, env, statement.value.span, help=f"write `{statement.name}` for version t")
+        return
     context.emit(env, "next_model", {}, statement.span, {"model": statement.name, **attrs})
 
 
@@ -185,7 +189,7 @@ def _ema(context: Context, env: Env, statement: ast.Next, args: tuple[ast.Arg, .
         return {}
     target, source = (resolve(context, env, bound[n]) for n in ("target", "source"))
     decay = evaluate(context, env, bound["decay"])
-    if not isinstance(source, ModelUse) or not isinstance(target, ModelUse) or target.role != statement.name:
+    if not isinstance(source, ModelUse) or target != ModelUse(statement.name):
         return None
     if not isinstance(decay, int | float) or not 0 <= decay <= 1:
         shown = "a value of the flow" if isinstance(decay, Ref) else f"`{decay}`"
