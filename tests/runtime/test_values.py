@@ -1,7 +1,6 @@
 """Frames, and taking and joining their rows."""
 
 import json
-from typing import Any
 
 import pytest
 import torch
@@ -22,6 +21,8 @@ from shardflow.runtime.values import (
     keep_rows,
     root,
 )
+
+from .workshop import record_in
 
 Tree = list[tuple[int, list[list[int]]]]
 """Prompts as (id, samples), a sample as the numbers of its tokens: what a record holds, as Python sees it."""
@@ -58,11 +59,6 @@ def tree(record: Record) -> Tree:
         under = [t for t, of in zip(tokens.rows, tokens.frame.path(record.frame).tolist(), strict=True) if of == row]
         out[owner][1].append(under)
     return out
-
-
-def record_in(value: Any) -> Record:
-    assert isinstance(value, Record)
-    return value
 
 
 # ---------------------------------------------------------------- frames

@@ -15,7 +15,7 @@ from shardflow.compiler.plan import Plan, encode
 from shardflow.runtime.cli import parser
 from shardflow.runtime.commits import CommitStore
 from shardflow.runtime.run import run_plan
-from shardflow.runtime.values import Any_
+from shardflow.runtime.values import Any_, Record
 
 from . import tiny
 
@@ -185,3 +185,8 @@ def bit_equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
 def untimed(metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Records of steps without what depends on the clock."""
     return [{k: v for k, v in m.items() if k not in ("seconds", "tokens_per_second")} for m in metrics]
+
+
+def record_in(value: Any) -> Record:
+    assert isinstance(value, Record)
+    return value
