@@ -228,5 +228,5 @@ def _cached(hub_id: str) -> Path | None:
     home = Path(os.environ.get("HF_HOME", Path.home() / ".cache" / "huggingface"))
     cache_folder = Path(os.environ.get("HF_HUB_CACHE", home / "hub"))
     snapshots = cache_folder / f"models--{hub_id.replace('/', '--')}" / "snapshots"
-    found = sorted(snapshots.glob("*/config.json")) if snapshots.is_dir() else []
+    found = sorted(snapshots.glob("*/config.json")) if _exists(snapshots) else []
     return found[-1].parent if found else None

@@ -58,8 +58,10 @@ def test_a_plan_comes_back_from_its_file(acceptance: Workbench, name: str) -> No
 def test_plans_do_not_depend_on_the_process(acceptance: Workbench) -> None:
     path = acceptance.write(FLOWS)
     script = (
-        "import sys; from pathlib import Path; from shardflow.compiler.compilation import *; from shardflow.compiler.plan "
-        "import encode\n"
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from shardflow.compiler.compilation import check_flow, choose_flow, compile_flow, load_source\n"
+        "from shardflow.compiler.plan import encode\n"
         f"for name in {NAMES}:\n"
         "    source = load_source(Path(sys.argv[1]))\n"
         "    print(encode(compile_flow(check_flow(source, choose_flow(source, name), {}))).decode())"

@@ -50,15 +50,16 @@ def test_join_is_the_inner_of_two(three: tuple[Axis | None, Axis | None, Axis | 
     if result == "strangers":
         assert not covers(a, b) and not covers(b, a)
     else:
-        assert result in (a, b) and covers(a, result) and covers(b, result)  # type: ignore[arg-type]
+        assert not isinstance(result, str)
+        assert result in (a, b) and covers(a, result) and covers(b, result)
 
 
 @given(pairs())
 def test_join_is_associative_where_it_is_defined(three: tuple[Axis | None, Axis | None, Axis | None]) -> None:
     a, b, c = three
     left, right = joined(a, b), joined(b, c)
-    if "strangers" not in (left, right):
-        assert joined(left, c) == joined(a, right)  # type: ignore[arg-type]
+    if not isinstance(left, str) and not isinstance(right, str):
+        assert joined(left, c) == joined(a, right)
 
 
 # ---------------------------------------------------------------- values

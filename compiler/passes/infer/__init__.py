@@ -33,5 +33,8 @@ def _type(context: Context, node: Node) -> Type:
         if node.origin:
             notes.append(Note("in this definition", node.origin))
         span = context.span(refusal.at, node.span)
+        if node.origin and (refusal.code, span) in context.said:
+            return ERROR  # a definition stumbles over one argument in several places
+        context.said.add((refusal.code, span))
         context.report.add(refusal.code, refusal.message, span, label=refusal.label, notes=notes, help=refusal.help)
         return ERROR

@@ -32,6 +32,7 @@ class Context:
     places: Places
     nodes: dict[int, Node] = field(default_factory=dict)
     opened: dict[str, Span] = field(default_factory=dict)
+    said: set[tuple[str, Span]] = field(default_factory=set)
     tokenised: dict[tuple[str, str, bool], dict[str | None, str]] = field(default_factory=dict)
 
     def type(self, operand: Operand) -> Type:
