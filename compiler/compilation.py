@@ -9,11 +9,13 @@ from ..dsl.diagnostics import Diagnostic, FlowError, Report, in_order, suggest
 from ..dsl.modules import FlowModule, FlowSymbol, Loader
 from .facts import Places
 from .graph import Constant, Graph
+from .limits import bounded
 from .passes.check import check
 from .passes.check.place import check_placed_flows, place_flow
 from .passes.elaborate import elaborate
 from .passes.emit import emit
 from .passes.infer import infer
+from .passes.prune import prune
 from .passes.record import record
 from .passes.schedule import Scheduled, schedule
 from .passes.simplify import simplify
@@ -85,17 +87,18 @@ def check_flow(source: Source, chosen: FlowSymbol, settings: Mapping[str, Consta
     report = source.report
     if any(d.code.startswith(UNREADABLE) for d in report.diagnostics):
         report.raise_if_errors()  # what couldn't be read is missing: its names would only be reported as unknown
-    graph = infer(elaborate(chosen.module, chosen.flow, settings, report), report, source.places)
-    check(graph, report, source.places)
-    check_placed_flows(source.module, report)
-    placement = place_flow(source.module, graph, report)
+    with bounded(report, chosen.flow.span):
+        graph = infer(elaborate(chosen.module, chosen.flow, settings, report), report, source.places)
+        check(graph, report, source.places)
+        check_placed_flows(source.module, report)
+        placement = place_flow(source.module, graph, report)
     report.raise_if_errors()
     return Checked(source, chosen.flow, graph, placement, tuple(in_order(report.diagnostics)))
 
 
 def schedule_flow(checked: Checked) -> Scheduled:
     """The simplified graph in execution order. Raises FlowError if versions can't be ordered."""
-    scheduled = schedule(simplify(record(checked.graph)), checked.source.report)
+    scheduled = schedule(prune(record(simplify(checked.graph))), checked.source.report)
     checked.source.report.raise_if_errors()
     return scheduled
 

@@ -139,9 +139,15 @@ class Loader:
     ) -> FlowModule | PythonModule | None:
         path = find_module(dotted, module.path.parent)
         if path is not None and path.resolve() in self._loading:
-            self.report.add("E0107", f"module `{dotted}` imports itself, in a circle", statement.span)
+            help = "move what both need into a third module"
+            self.report.add("E0107", f"module `{dotted}` imports itself, in a circle", statement.span, help=help)
             return None
-        found = self.import_module(dotted, module.path.parent)
+        try:
+            found = self.import_module(dotted, module.path.parent)
+        except UnicodeDecodeError as error:
+            message = f"module `{dotted}` isn't UTF-8 text: {error.reason} at byte {error.start}"
+            self.report.add("E0106", message, statement.span, help="save the file as UTF-8")
+            return None
         if found is None:
             stem = dotted.replace(".", "/")
             files = [*module.path.parent.glob("*.py"), *module.path.parent.glob("*.flow")]

@@ -3,8 +3,9 @@
 elaborate   AST → graph: names, parameters, definitions, constants
 infer       dtypes and axes
 check       everything else that must hold before anything starts
+simplify    equal calls once, and what an update doesn't change outside of it
 record      what every run logs by itself
-simplify    equal calls once, what an update doesn't change outside of it, unused values dropped
+prune       what nothing needs is dropped
 schedule    an order that reads every version before it is replaced, and what runs ahead
 emit        graph → Plan
 """

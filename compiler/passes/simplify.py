@@ -1,15 +1,13 @@
-"""Simplify: equal pure calls are computed once; what an update's minibatches can't change is computed before it;
-what nothing needs isn't computed.
+"""Simplify: equal pure calls are computed once; what an update's minibatches can't change is computed before it.
 
 Reads are pure too, but each opens its own axis, so they stay apart. Reductions and ranks see the rows in scope, so
 they are shared only within one block. A value stays in a `when`, `every` or `collect` it was written in.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..dataflow import ancestors
 from ..graph import EFFECTS, AxisName, Graph, Node, Operand, Ref, is_draw, is_scoped
 
 
@@ -29,7 +27,7 @@ def simplify(graph: Graph) -> Graph:
     block = _Block("flow")
     for node in graph.nodes:
         _place(node, block, renamed)
-    return _drop_unused(graph.with_nodes(tuple(block.nodes)))
+    return graph.with_nodes(tuple(block.nodes))
 
 
 def _place(node: Node, block: _Block, renamed: dict[int, int]) -> None:
@@ -104,13 +102,3 @@ def _take_name(block: _Block, id: int, other: Node) -> None:
             if node.id == id and not node.is_named:
                 here.nodes[i] = replace(node, name=other.name)
         here = here.parent
-
-
-def _drop_unused(graph: Graph) -> Graph:
-    nodes = graph.by_id()
-    kept = ancestors([n.id for n in nodes.values() if n.op in EFFECTS], nodes)
-
-    def prune(block: Sequence[Node]) -> tuple[Node, ...]:
-        return tuple(replace(n, body=prune(n.body)) for n in block if n.id in kept)
-
-    return graph.with_nodes(prune(graph.nodes))

@@ -66,7 +66,8 @@ class _RMSNorm(torch.autograd.Function):
         scale = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_().div_(x.shape[-1]).add_(eps).rsqrt_()
         normed = x * scale
         ctx.save_for_backward(normed, weight, scale)
-        return normed * weight
+        result: Tensor = normed * weight
+        return result
 
     @staticmethod
     @once_differentiable

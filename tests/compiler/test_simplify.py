@@ -1,6 +1,7 @@
 """What is computed once, where, and not at all."""
 
 from shardflow.compiler.graph import Node
+from shardflow.compiler.passes.prune import prune
 from shardflow.compiler.passes.record import record
 from shardflow.compiler.passes.simplify import simplify
 
@@ -8,7 +9,7 @@ from .workbench import Workbench, flow
 
 
 def simplified(bench: Workbench, text: str) -> list[Node]:
-    return [*simplify(record(bench.graph(text))).walk()]
+    return [*prune(record(simplify(bench.graph(text)))).walk()]
 
 
 def ops(nodes: list[Node] | tuple[Node, ...], op: str) -> list[Node]:

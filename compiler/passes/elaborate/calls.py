@@ -24,9 +24,6 @@ from .options import read_options, refused, with_defaults
 LATER = ("env", "max_turns", "partial")
 """Options of `generate` that the language has and this version hasn't."""
 
-TOO_DEEP = 64
-"""Definitions nested deeper than this are taken for a circle."""
-
 
 def call(context: Context, env: Env, expr: ast.Call) -> Operand:
     """The value of a call."""
@@ -335,7 +332,8 @@ def _counted(number: int) -> str:
 
 def _inline(context: Context, env: Env, symbol: DefSymbol, expr: ast.Call) -> Operand:
     definition = symbol.definition
-    if definition.name in context.inlining or len(context.inlining) > TOO_DEEP:
+    context.inlined.add(id(definition))
+    if any(d is definition for d in context.inlining):
         message = f"definition `{definition.name}` uses itself"
         return context.refuse(
             "E0112", message, env, expr.span, help="definitions are inlined, so they can't be recursive"
@@ -346,8 +344,7 @@ def _inline(context: Context, env: Env, symbol: DefSymbol, expr: ast.Call) -> Op
     if bound is None:
         return _error(context, env, expr)
     given = {name: _argument(context, env, value) for name, value in bound.items()}
-    context.inlined.add(definition.name)
-    context.inlining.append(definition.name)
+    context.inlining.append(definition)
     try:
         return _body(context, env, symbol, given, expr)
     finally:
@@ -359,10 +356,10 @@ def check_unused_definitions(context: Context) -> None:
     for symbol in [*context.module.names.values()]:
         if isinstance(symbol, DefSymbol) and symbol.module is context.module:
             definition = symbol.definition
-            if definition.name not in context.inlined:
+            if id(definition) not in context.inlined:
                 env = Env(Scope("flow"), context.module, target=definition.name)
                 given = {p.name: context.error(env, p.span) for p in definition.params}
-                context.inlined.add(definition.name)
+                context.inlined.add(id(definition))
                 _body(context, env, symbol, given, ast.Call(ast.Name(definition.name), span=definition.span))
 
 

@@ -11,6 +11,7 @@ from ....dsl.modules import DefSymbol, FlowModule, PythonModule, Symbol
 from ....dsl.operators import Operator
 from ....dsl.source import Span
 from ...graph import ERROR, AxisName, Constant, Node, Operand, Ref, Role, State, Type
+from ...limits import LARGEST_GRAPH, TooLarge
 
 # ---------------------------------------------------------------- what an expression may mean
 
@@ -87,7 +88,7 @@ class Env:
 class Context:
     """What all of a flow's elaboration shares.
 
-    inlining: definitions being inlined, outermost first; inlined: all that ever were.
+    inlining: definitions being inlined, outermost first; inlined: ids of all that ever were.
     read: parameters that something looked up. errors: ids of the nodes that stand for what was refused.
     unknown: names that a file doesn't know, and that were reported already.
     """
@@ -97,8 +98,8 @@ class Context:
     roles: dict[str, Role] = field(default_factory=dict)
     states: dict[str, State] = field(default_factory=dict)
     params: dict[str, Constant] = field(default_factory=dict)
-    inlining: list[str] = field(default_factory=list)
-    inlined: set[str] = field(default_factory=set)
+    inlining: list[ast.Def] = field(default_factory=list)
+    inlined: set[int] = field(default_factory=set)
     read: set[str] = field(default_factory=set)
     errors: set[int] = field(default_factory=set)
     unknown: set[tuple[Path, str]] = field(default_factory=set)
@@ -117,6 +118,8 @@ class Context:
     ) -> Ref:
         """Append a node to the block that `env` fills and return its value."""
         self._count += 1
+        if self._count > LARGEST_GRAPH:
+            raise TooLarge
         name = self.unique(env.target) if env.target else f"%{self._count}"
         outer, origin = (env.call_span, span) if env.call_span else (span, None)
         env.scope.nodes.append(Node(self._count, op, name, args, attrs or {}, type or Type("any"), body, outer, origin))
