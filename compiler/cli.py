@@ -67,9 +67,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return 0
     except OSError as error:
-        print(f"flowc: can't read `{error.filename}`: {error.strerror}", file=sys.stderr)
+        print(f"flowc: can't open `{error.filename}`: {error.strerror}", file=sys.stderr)
     except UnicodeDecodeError as error:
         print(f"flowc: the file isn't UTF-8 text: {error.reason} at byte {error.start}", file=sys.stderr)
     except BadSetting as error:
         print(f"flowc: {error}", file=sys.stderr)
+    except RecursionError:
+        print("flowc: the file nests too deeply", file=sys.stderr)
     return 2

@@ -93,9 +93,10 @@ def _emitted(checked: Checked, args: argparse.Namespace) -> str:
         case "ast":
             return _ast(checked, args.format)
         case "graph":
-            from .printing import graph_text
+            from .printing import graph_json, graph_text
 
-            return graph_text(schedule_flow(checked).graph)
+            graph = schedule_flow(checked).graph
+            return json.dumps(graph_json(graph), indent=2) + "\n" if args.format == "json" else graph_text(graph)
     from .plan import encode
     from .plan.text import plan_text
 

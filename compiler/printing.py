@@ -18,6 +18,35 @@ def graph_text(graph: Graph) -> str:
     return "\n".join([*lines, *_block(graph.nodes, nodes, 1)]) + "\n"
 
 
+def graph_json(graph: Graph) -> dict[str, Any]:
+    """The same as plain data."""
+    nodes = graph.by_id()
+    return {
+        "flow": graph.flow,
+        "params": {k: _json(v, nodes) for k, v in graph.params.items()},
+        "models": {r.name: _role(r).split(" = ", 1)[1] for r in graph.roles.values()},
+        "states": {s.name: s.initial for s in graph.states.values()},
+        "nodes": [_node_json(n, nodes) for n in graph.nodes],
+    }
+
+
+def _node_json(node: Node, nodes: Mapping[int, Node]) -> dict[str, Any]:
+    return {
+        "op": node.op,
+        "name": node.name,
+        "args": {k: {"ref": nodes[v.id].name} if isinstance(v, Ref) else _json(v, nodes) for k, v in node.args.items()},
+        "attrs": {k: _json(v, nodes) for k, v in node.attrs.items() if v is not None},
+        "type": str(node.type),
+        "body": [_node_json(n, nodes) for n in node.body],
+    }
+
+
+def _json(value: Any, nodes: Mapping[int, Node]) -> Any:
+    if isinstance(value, dict):
+        return {k: _json(v, nodes) for k, v in value.items()}
+    return value if isinstance(value, int | float | str | None) else _attr(value, nodes)
+
+
 def _role(role: Role) -> str:
     made = f"start of {role.of}" if role.of else f"{role.kind}({role.path!r})"
     return f"{role.name} = {f'frozen({made})' if role.frozen else made}"
