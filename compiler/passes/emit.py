@@ -104,7 +104,7 @@ class _Emitter:
         return {
             "loss": {
                 "roots": [str(r) for r in found.roots],
-                "unit": str(found.unit) if found.unit else None,
+                "uncut": str(found.uncut) if found.uncut else None,
                 "live": [self.names[i] for i in found.live],
                 "dependent": sorted(self.names[i] for i in found.dependent),
                 "two_passes": found.two_passes,

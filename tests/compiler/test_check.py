@@ -158,6 +158,12 @@ def test_a_metric_is_recorded_once_unless_in_turn(bench: Workbench) -> None:
     assert bench.codes(flow(f"{in_turn}\nmetric x = 1")) == ["E0102"]
 
 
+def test_a_metric_leaves_the_steps_own_record_alone(bench: Workbench) -> None:
+    assert bench.codes(flow("metric seconds = mean(reward)")) == ["E0103"]
+    assert bench.codes(flow("metric step = mean(reward)")) == ["E0103"]
+    assert bench.codes(flow("metric reward = mean(reward)")) == []
+
+
 BLOCKS = [
     ("when reward > 0:", ["E0210"]),
     ('when "yes":', ["E0210"]),

@@ -6,6 +6,9 @@ from ....dsl.diagnostics import Note, Report
 from ...facts import Places
 from ...graph import Graph, Node
 
+TAKEN = frozenset({"step", "seconds", "tokens_per_second"})
+"""What a run writes under these names of each step."""
+
 SOMETIMES = frozenset({"when", "every"})
 """Blocks that don't run in every step, so that two of them may record the same name in turn."""
 
@@ -14,6 +17,9 @@ def check_metrics(graph: Graph, report: Report, places: Places) -> None:
     seen: dict[str, tuple[Node, Node | None]] = {}
     for metric, block in _metrics(graph.nodes, None):
         name = metric.attrs["metric"]
+        if name in TAKEN:
+            message = f"metric `{name}` is already what every step records of itself"
+            report.add("E0103", message, metric.span, help="give it another name")
         first, its_block = seen.setdefault(name, (metric, block))
         in_turn = block is not its_block and block is not None and its_block is not None
         if first is not metric and not in_turn:

@@ -40,6 +40,12 @@ ELSEWHERE = {
 }
 """Names of other languages and libraries, and how Flow spells them."""
 
+STATEMENT_WORDS = {
+    **dict.fromkeys(OPTIMIZERS, "the header of an update: `update MODEL(adamw(lr=1e-6)):`"),
+    **dict.fromkeys(STATE_FUNCTIONS, "the next weights of a model: `next ref = ema(ref, policy, decay=0.99)`"),
+}
+"""What stands only in one place of one statement."""
+
 PACKAGES = frozenset({"math", "np", "numpy", "torch", "jnp", "jax", "F"})
 
 
@@ -184,7 +190,10 @@ def _unknown(context: Context, env: Env, name: ast.Name) -> Operand:
     if (env.module.path, name.id) in context.unknown:
         return context.error(env, name.span)
     context.unknown.add((env.module.path, name.id))
-    if name.id in BUILTINS or name.id in OPTIMIZERS or name.id in STATE_FUNCTIONS:
+    if name.id in STATEMENT_WORDS:
+        message = f"`{name.id}` makes no value"
+        return context.refuse("E0205", message, env, name.span, help=f"write it in {STATEMENT_WORDS[name.id]}")
+    if name.id in BUILTINS:
         return context.refuse(
             "E0205", f"function `{name.id}` is not called", env, name.span, help=f"write `{name.id}(…)`"
         )

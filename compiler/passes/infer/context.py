@@ -57,6 +57,8 @@ class Context:
         node = self.nodes[operand.id]
         if node.op == "field":
             return f"`{self.named(node.args['record']).strip('`')}.{node.attrs['field']}`"
+        if node.op == "state":
+            return f"`{node.attrs['state']}`"
         return f"`{node.name}`" if node.is_named else "this"
 
     def span(self, operand: Operand, within: Span) -> Span:
