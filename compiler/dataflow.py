@@ -36,7 +36,7 @@ class Loss:
     """An update's loss.
 
     live: ids of the phases of the trained model. dependent: everything computed from them.
-    roots: the root axes of all values in it. unit: the axis whose rows a micro-batch may not cut; None if there is no
+    roots: the root axes of all values in it. uncut: the axis whose rows a micro-batch may not cut; None if there is no
         such axis, and then a minibatch is one micro-batch.
     two_passes: why one more pass without gradients is needed; None if one pass is enough.
     """
@@ -45,7 +45,7 @@ class Loss:
     live: tuple[int, ...]
     dependent: frozenset[int]
     roots: tuple[Axis, ...]
-    unit: Axis | None
+    uncut: Axis | None
     two_passes: str | None
 
 
@@ -60,7 +60,7 @@ def loss_of(update: Node, nodes: Mapping[int, Node]) -> Loss | None:
     dependent = _dependent(live, [n for n in update.body if n.id in needed])
     roots = _roots(nodes[i] for i in _boundary(needed, inside, nodes))
     chain = [nodes[i] for i in sorted(dependent)]
-    return Loss(minimize, live, dependent, roots, _unit(chain, live, nodes), _two_passes(chain, dependent, minimize))
+    return Loss(minimize, live, dependent, roots, _uncut(chain, live, nodes), _two_passes(chain, dependent, minimize))
 
 
 def carries_gradient(live: Iterable[int], body: Iterable[Node]) -> frozenset[int]:
@@ -94,17 +94,17 @@ def _roots(nodes: Iterable[Node]) -> tuple[Axis, ...]:
     return tuple(sorted(found, key=str))
 
 
-def _unit(chain: list[Node], live: Iterable[int], nodes: Mapping[int, Node]) -> Axis | None:
+def _uncut(chain: list[Node], live: Iterable[int], nodes: Mapping[int, Node]) -> Axis | None:
     axes: list[Axis | None] = []
     for id in live:
         sequences = nodes[id].args["sequences"]
         axes.append(nodes[sequences.id].type.axis if isinstance(sequences, Ref) else None)
     joining = (n for n in chain if n.op in ("reduce", "rank", "call") and not _sees_all(n))
     axes += [_joined(node, node.type.axis) for node in joining if node.type.axis is not None]
-    unit = axes[0] if axes else None
+    uncut = axes[0] if axes else None
     for axis in axes[1:]:
-        unit = common(unit, axis)
-    return unit
+        uncut = common(uncut, axis)
+    return uncut
 
 
 def _joined(node: Node, axis: Axis) -> Axis:

@@ -91,7 +91,7 @@ def _line(i: Instruction, inlined: Mapping[str, Instruction]) -> str:
 def _loss(i: Instruction) -> str:
     loss = i.attrs.get("loss", {})
     passes = "two passes" if loss.get("two_passes") else "one pass"
-    return f"[{passes}, micro-batches of {loss.get('unit') or 'the whole minibatch'}]"
+    return f"[{passes}, micro-batches of {loss.get('uncut') or 'the whole minibatch'}]"
 
 
 def _optimizer(i: Instruction) -> str:

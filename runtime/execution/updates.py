@@ -123,7 +123,7 @@ class _Batch:
     """A minibatch on its way to a gradient.
 
     env: the values of the block that don't depend on the trained model. dependent: the instructions that do.
-    groups: the rows of each micro-batch on the frame `unit`; None: all rows in one.
+    groups: the rows of each micro-batch on the frame `uncut`; None: all rows in one.
     """
 
     instruction: Instruction
@@ -131,7 +131,7 @@ class _Batch:
     role: Role
     forwards: list[_Forward]
     dependent: list[Instruction]
-    unit: Frame | None
+    uncut: Frame | None
     groups: list[Tensor | None]
     outputs: dict[str, list[tuple[Tensor, Tensor]]] = field(default_factory=dict)
 
@@ -172,8 +172,8 @@ def _prepare(i: Instruction, env: Env) -> _Batch:
     run_block((x for x in i.body if x.out not in reached and x.op != "metric"), env)
     forwards = _forwards(live, env)
     role = env.session.roles[i.attrs["model"]]
-    unit = _unit(i, forwards)
-    return _Batch(i, env, role, forwards, dependent, unit, _groups(i, env.session, forwards, unit))
+    uncut = _uncut(i, forwards)
+    return _Batch(i, env, role, forwards, dependent, uncut, _groups(i, env.session, forwards, uncut))
 
 
 def _refuse_choices(i: Instruction, live: Iterable[Instruction], reached: set[str]) -> None:
@@ -197,20 +197,20 @@ def _forwards(live: Iterable[Instruction], env: Env) -> list[_Forward]:
     return list(found.values())
 
 
-def _unit(i: Instruction, forwards: Iterable[_Forward]) -> Frame | None:
-    name = i.attrs["loss"]["unit"]
+def _uncut(i: Instruction, forwards: Iterable[_Forward]) -> Frame | None:
+    name = i.attrs["loss"]["uncut"]
     frames = [f for x in forwards for f in x.record.frame.chain() if f.name == name]
     return frames[0] if frames else None
 
 
-def _groups(i: Instruction, session: Session, forwards: Sequence[_Forward], unit: Frame | None) -> list[Tensor | None]:
-    """Rows of the unit by micro-batch, within the token budget; a row over it stands alone."""
+def _groups(i: Instruction, session: Session, forwards: Sequence[_Forward], uncut: Frame | None) -> list[Tensor | None]:
+    """Rows of the uncut axis by micro-batch, within the token budget; a row over it stands alone."""
     budget = session.settings.micro or i.attrs["micro"]
-    if unit is None:
+    if uncut is None:
         return [None]
-    cost = torch.zeros(unit.size, dtype=torch.long)
+    cost = torch.zeros(uncut.size, dtype=torch.long)
     for x in forwards:
-        cost.index_add_(0, x.record.frame.path(unit), torch.tensor(x.seqs.lengths, dtype=torch.long))
+        cost.index_add_(0, x.record.frame.path(uncut), torch.tensor(x.seqs.lengths, dtype=torch.long))
     groups = micro_batches(cost.tolist(), budget)
     if len(groups) == 1:
         return [None]
@@ -277,10 +277,10 @@ def _seed_dropout(batch: _Batch, part: int) -> None:
 
 
 def _micro(batch: _Batch, rows: Tensor | None) -> tuple[Env, list[_Forward]]:
-    """The minibatch's values for some rows of the unit."""
-    if rows is None or batch.unit is None:
+    """The minibatch's values for some rows of the uncut axis."""
+    if rows is None or batch.uncut is None:
         return batch.env, batch.forwards
-    selection = Selection(batch.unit, rows)
+    selection = Selection(batch.uncut, rows)
     env = batch.env.inner(values={name: selection(value) for name, value in batch.env.values.items()})
     return env, [_selected(selection, f) for f in batch.forwards]
 
@@ -293,8 +293,8 @@ def _selected(selection: Selection, whole: _Forward) -> _Forward:
 
 def _store(batch: _Batch, env: Env, rows: Tensor | None) -> None:
     """Remember the outputs of a micro-batch, and which rows of the minibatch they are."""
-    assert rows is not None and batch.unit is not None
-    selection = Selection(batch.unit, rows)
+    assert rows is not None and batch.uncut is not None
+    selection = Selection(batch.uncut, rows)
     for whole in batch.forwards:
         for phase in whole.phases:
             value = env.values[phase.out]

@@ -89,7 +89,10 @@ class _Story:
         return self._row("step", headings(self._names))
 
     def line(self, record: Mapping[str, Any]) -> str:
-        """One step as a row of the table."""
+        """One step as a row of the table; what only an evaluation measured stands beside it by name."""
+        own = [n for n in record if n not in ("step", "seconds")]
+        if own and not any(n in self._names for n in own):
+            return "  end  " + " · ".join(f"{n} {short(record[n])}" for n in own)
         return self._row(f"{record.get('step', self.finished)}", cells(record, self._names))
 
     def _row(self, step: str, texts: Sequence[str]) -> str:

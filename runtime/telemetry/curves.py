@@ -66,9 +66,17 @@ def _panels(records: Sequence[Mapping[str, Any]]) -> list[Panel]:
         # A panel each: the losses of a policy and of its critic have nothing in common, their scale least of all.
         *(Panel(_loss_title(name, len(losses)), "loss", _curve(records, name)) for name in losses),
         Panel("Response length", "mean length (tokens)", _curve(records, "length")),
+        *_evaluations(records, names),
     ]
     shown = [panel for panel in panels if panel.curve.steps]
     return shown or _others(records, names)
+
+
+def _evaluations(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[Panel]:
+    """What only some steps measured, several times: the metrics of `every` blocks."""
+    counts = {name: sum(isinstance(r.get(name), int | float) for r in records) for name in names}
+    rare = [name for name in names if 2 <= counts[name] <= len(records) / 2 and "." not in name]
+    return [Panel(name, name, _curve(records, name)) for name in rare[:_MOST_OTHERS]]
 
 
 def _loss_title(name: str, count: int) -> str:

@@ -14,7 +14,7 @@ TEXT = small(FLOWS.read_text(encoding="utf-8"))
 NAMES = [name for name in re.findall(r"^flow (\w+)", TEXT, flags=re.MULTILINE) if name != "tool_use"]
 
 TRAINED = {"ppo_adaptive": {"policy", "critic"}, "reward_modelling": {"rm"}}
-NO_REWARD = {"sft", "reward_modelling", "dpo", "distill", "evaluate"}
+NO_REWARD = {"sft", "reward_modelling", "dpo", "distill"}
 """Flows in which nothing gives a reward, or only inside the update."""
 
 
