@@ -34,6 +34,7 @@ def record(graph: Graph) -> Graph:
     """The graph with a `record` node after each value that is logged by itself."""
     taken = {n.attrs["metric"] for n in graph.walk() if n.op == "metric"}
     reward = _reward(graph)
+    told = _told(graph)
     fresh = max((n.id for n in graph.walk()), default=0)
 
     def fill(block: Sequence[Node]) -> tuple[Node, ...]:
@@ -42,7 +43,7 @@ def record(graph: Graph) -> Graph:
         for node in block:
             inside = node.op != "update"  # a minibatch's rewards are recorded where they were made
             out.append(replace(node, body=fill(node.body)) if inside else node)
-            names = [_name(node)] if is_recorded(node) else []
+            names = [_name(node)] if is_recorded(node) and (node.is_named or node.id not in told) else []
             names += ["reward"] if node is reward and "reward" not in names else []
             for name in names:
                 if name not in taken:
@@ -56,6 +57,18 @@ def record(graph: Graph) -> Graph:
 
 def _record(id: int, node: Node, name: str) -> Node:
     return Node(id, "record", f"%{id}", {"value": Ref(node.id)}, {"metric": name}, Type("float"), (), node.span)
+
+
+def _told(graph: Graph) -> set[int]:
+    """Ids of the values whose plain mean is a metric already."""
+    nodes = graph.by_id()
+    told = [nodes[v.id] for n in nodes.values() if n.op == "metric" and isinstance(v := n.args["value"], Ref)]
+    plain = [
+        n
+        for n in told
+        if n.op == "reduce" and n.attrs["fn"] == "mean" and n.type.axis is None and "where" not in n.args
+    ]
+    return {n.args["x"].id for n in plain if isinstance(n.args["x"], Ref)}
 
 
 def _reward(graph: Graph) -> Node | None:
