@@ -1,4 +1,4 @@
-"""GRPO in Python, the same flow as grpo.flow: `flowrun examples/algo.py:grpo`; `flowc fmt examples/algo.py:grpo` prints it.
+"""GRPO in Python, equal to grpo.flow: `flowrun examples/algo.py:grpo`. `flowc fmt examples/algo.py:grpo` prints it.
 
 Nothing runs while the function is traced: each call adds a node to the graph, and a value gets the name of the local
 variable it is bound to. Python's loops and functions may build the graph; its `if` may not look at a value.

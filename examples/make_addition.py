@@ -31,15 +31,19 @@ SPOILED = 0.5
 
 
 def main() -> None:
-    rows = sums()
-    write(HERE / "data/addition_test.jsonl", rows[:200])
-    write(HERE / "data/addition_train.jsonl", rows[200:3400])
-    write(HERE / "data/addition_sft.jsonl", spoiled(rows[3400:]))
+    write_data(HERE / "data")
     with tempfile.TemporaryDirectory() as folder:
         start, out = Path(folder) / "start", Path(folder) / "run"
         random_llama(start, character_tokenizer())
         flowrun("sft.flow", "--out", str(out), start=start, epochs=EPOCHS)
         store(out / "models/policy", HERE / "models/addition")
+
+
+def write_data(folder: Path) -> None:
+    rows = sums()
+    write(folder / "addition_test.jsonl", rows[:200])
+    write(folder / "addition_train.jsonl", rows[200:3400])
+    write(folder / "addition_sft.jsonl", spoiled(rows[3400:]))
 
 
 def sums() -> list[dict[str, str]]:

@@ -28,17 +28,23 @@ Row = dict[str, Any]
 
 
 def main() -> None:
-    rows = different(5480)
-    sft = spoiled({"prompt": row["question"], "answer": row["answer"]} for row in rows[1480:])
-    write(HERE / "data/legs_test.jsonl", rows[:200])
-    write(HERE / "data/legs_train.jsonl", rows[200:1480])
-    write(HERE / "data/legs_sft.jsonl", sft)
+    sft = write_data(HERE / "data")
     with tempfile.TemporaryDirectory() as folder:
         start, out = Path(folder) / "start", Path(folder) / "run"
         random_llama(start, phrase_tokenizer([row["prompt"] for row in sft]))
         data = HERE / "data/legs_sft.jsonl"
         flowrun("sft.flow", "--out", str(out), start=start, data=data, epochs=EPOCHS)
         store(out / "models/policy", HERE / "models/legs")
+
+
+def write_data(folder: Path) -> list[Row]:
+    """Write the three files; returns the rows of `sft`."""
+    rows = different(5480)
+    sft = spoiled({"prompt": row["question"], "answer": row["answer"]} for row in rows[1480:])
+    write(folder / "legs_test.jsonl", rows[:200])
+    write(folder / "legs_train.jsonl", rows[200:1480])
+    write(folder / "legs_sft.jsonl", sft)
+    return sft
 
 
 def different(count: int) -> list[Row]:
