@@ -22,7 +22,8 @@ def step_record(step: Step, values: Mapping[str, Any_], seconds: float) -> dict[
     record |= {k: v for k, v in metrics.items() if k.startswith("loss.")}
     rollouts = rollouts_of(values)
     if rollouts:
-        record |= {k: metrics.get(k, v) for k, v in _lengths(rollouts[0]).items()}  # a metric of that name is the user's
+        # A metric of that name is the user's.
+        record |= {k: metrics.get(k, v) for k, v in _lengths(rollouts[0]).items()}
     sampled = step.generated_tokens or sum(int(r.fields["length"].tensor.sum()) for r in rollouts)
     record["tokens_per_second"] = (sampled or step.trained_tokens) / seconds
     return record | {k: v for k, v in metrics.items() if k not in record}
