@@ -27,7 +27,7 @@ rewards = use("rewards")  # a stand-in: rewards.py isn't imported before the run
 
 
 @flow
-def grpo(start="models/addition", batch=Prompts(64), group=8, lr=5e-4, clip=0.2, beta=0.001):
+def grpo(start="models/addition", batch=Prompts(64), group=8, lr=1e-3, clip=0.2, beta=0.001):
     policy = causal_lm(start)
     ref = frozen(policy)
 
@@ -36,7 +36,7 @@ def grpo(start="models/addition", batch=Prompts(64), group=8, lr=5e-4, clip=0.2,
     reward = rewards.right(rollout.text, prompts.answer)
     adv = (reward - mean(reward, by="prompt")) / (std(reward, by="prompt") + 1e-6)
 
-    with update(policy, adamw(lr=lr), minibatch=Prompts(32)):
+    with update(policy, adamw(lr=lr, schedule="linear", warmup=10), minibatch=Prompts(32)):
         logp = policy.logprobs(rollout)
         gain = clipped_policy_loss(logp, rollout.logprobs, adv, clip, clip)
         kl = k3(logp, ref.logprobs(rollout))

@@ -1,4 +1,4 @@
-"""The examples as a visitor finds them: they check without a word, they run, and their files are what their scripts make."""
+"""The examples as a visitor finds them: they check without a word, run, and their files are what their scripts make."""
 
 import importlib
 import json
