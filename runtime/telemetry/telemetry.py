@@ -147,5 +147,5 @@ def _number(value: Any) -> Number:
 
 
 def _made(out: Path, curves: bool) -> list[str]:
-    names = [METRICS, *([CURVES] if curves else []), SAMPLES, EVENTS, "commits"]
+    names = [METRICS, *([CURVES] if curves else []), SAMPLES, EVENTS, "commits", "models"]
     return [name for name in names if (out / name).exists() and (out / name).stat().st_size]
