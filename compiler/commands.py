@@ -11,7 +11,7 @@ from pathlib import Path
 from ..dsl import ast
 from ..dsl.diagnostics import Diagnostic, FlowError, in_order, render, to_json
 from ..dsl.printer import format_module
-from .compilation import Checked, Source, check_flow, choose_flow, compile_flow, load_source, schedule_flow
+from .compilation import Checked, Source, check_flow, choose_flow, compile_flow, load_source
 from .targets import BadSetting, parse_settings, split_target
 
 MISSING = {"W0401": "E0404", "W0402": "E0405"}
@@ -95,7 +95,7 @@ def _emitted(checked: Checked, args: argparse.Namespace) -> str:
         case "graph":
             from .printing import graph_json, graph_text
 
-            graph = schedule_flow(checked).graph
+            graph = checked.scheduled.graph
             return json.dumps(graph_json(graph), indent=2) + "\n" if args.format == "json" else graph_text(graph)
     from .plan import encode
     from .plan.text import plan_text

@@ -41,11 +41,12 @@ class Source:
 
 @dataclass(frozen=True)
 class Checked:
-    """A flow that passed every check, with its typed graph and its warnings."""
+    """A flow that passed every check, with its typed graph, the order of its step, and its warnings."""
 
     source: Source
     flow: ast.Flow
     graph: Graph
+    scheduled: Scheduled
     placement: Placement
     warnings: tuple[Diagnostic, ...]
 
@@ -92,19 +93,14 @@ def check_flow(source: Source, chosen: FlowSymbol, settings: Mapping[str, Consta
         check(graph, report, source.places)
         check_placed_flows(source.module, report)
         placement = place_flow(source.module, graph, report)
+        report.raise_if_errors()  # a graph in error has no order to speak of
+        scheduled = schedule(prune(record(simplify(graph))), report)
     report.raise_if_errors()
-    return Checked(source, chosen.flow, graph, placement, tuple(in_order(report.diagnostics)))
-
-
-def schedule_flow(checked: Checked) -> Scheduled:
-    """The simplified graph in execution order. Raises FlowError if versions can't be ordered."""
-    scheduled = schedule(prune(record(simplify(checked.graph))), checked.source.report)
-    checked.source.report.raise_if_errors()
-    return scheduled
+    return Checked(source, chosen.flow, graph, scheduled, placement, tuple(in_order(report.diagnostics)))
 
 
 def compile_flow(checked: Checked, target: str = "single") -> Plan:
     """The plan of a checked flow. Raises FlowError."""
     source = checked.source
     text = "\0".join(source.loader.sources[path] for path in sorted(source.loader.sources))
-    return emit(schedule_flow(checked), source.module.path.parent, text, checked.placement, target)
+    return emit(checked.scheduled, source.module.path.parent, text, checked.placement, target)

@@ -6,14 +6,11 @@ after it. A draw with `max_staleness=k` runs k steps ahead of the rest, with eve
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from ...dsl.diagnostics import Note, Report
 from ..dataflow import ancestors, containers
 from ..graph import Graph, Node
-
-if TYPE_CHECKING:
-    import networkx as nx
+from ..ordering import Edges, cycle, ordered
 
 
 @dataclass(frozen=True)
@@ -48,20 +45,20 @@ def schedule(graph: Graph, report: Report) -> Scheduled:
 
 
 def _order(block: Sequence[Node], report: Report) -> tuple[Node, ...]:
-    import networkx as nx  # only here: `flowc check` orders nothing, and answers sooner without it
-
     nodes = {n.id: replace(n, body=_order(n.body, report)) for n in block}
-    edges = nx.DiGraph()
-    edges.add_nodes_from(nodes)
-    holder = {inner.id: n.id for n in block for inner in n.walk()}
-    for node in block:
-        edges.add_edges_from((holder[r], node.id) for r in node.inputs() if holder.get(r, node.id) != node.id)
-    edges.add_edges_from(_version_edges(block))
-    try:
-        return tuple(nodes[i] for i in nx.lexicographical_topological_sort(edges))
-    except nx.NetworkXUnfeasible:
+    edges = _data_edges(block) | set(_version_edges(block))
+    order = ordered(nodes, edges)
+    if order is None:
         _report_cycle(edges, nodes, report)
         return tuple(nodes.values())
+    return tuple(nodes[i] for i in order)
+
+
+def _data_edges(block: Sequence[Node]) -> set[tuple[int, int]]:
+    """A value is made before it is read."""
+    holder = {inner.id: n.id for n in block for inner in n.walk()}
+    made = {(holder[r], node.id) for node in block for r in node.inputs() if r in holder}
+    return {(a, b) for a, b in made if a != b}
 
 
 def _version_edges(block: Sequence[Node]) -> Iterable[tuple[int, int]]:
@@ -88,12 +85,10 @@ def _reads(node: Node, role: str) -> set[str]:
     return (found | {n.attrs["version"] for n in node.walk() if n.attrs.get("source") == role}) - {"live"}
 
 
-def _report_cycle(edges: "nx.DiGraph[int]", nodes: dict[int, Node], report: Report) -> None:
-    import networkx as nx
-
-    cycle = [nodes[a] for a, _ in nx.find_cycle(edges)]
-    first = next((n for n in cycle if n.op in ("update", "next_model")), cycle[0])
-    notes = tuple(Note("which waits for this", n.span) for n in cycle if n is not first)
+def _report_cycle(edges: Edges, nodes: dict[int, Node], report: Report) -> None:
+    around = [nodes[i] for i in sorted(cycle(edges))]
+    first = next((n for n in around if n.op in ("update", "next_model")), around[0])
+    notes = tuple(Note("which waits for this", n.span) for n in around if n is not first)
     message = "these can't be ordered: each needs the other's result, or a version that the other replaces"
     report.add("E0306", message, first.span, notes=notes, help="read version t (drop a `.next`), or split the step")
 

@@ -52,6 +52,16 @@ def test_the_exit_status_says_how_it_went(bench: Workbench, capsys: Output, comm
     assert run(capsys, command, str(bench.write(flow())), "--set", "=3")[0] == 2
 
 
+CYCLE = flow().replace("policy.generate", "policy.next.generate")
+STALE = flow("when step > 3:\n    x = policy.generate(prompts, max_staleness=1)\n    metric x = mean(x.length)")
+
+
+@pytest.mark.parametrize(("text", "code"), [(CYCLE, "E0306"), (STALE, "E0314")])
+def test_a_check_orders_the_step_too(bench: Workbench, capsys: Output, text: str, code: str) -> None:
+    status, _, err = run(capsys, "check", str(bench.write(text)))
+    assert status == 1 and f"error[{code}]" in err
+
+
 def test_what_cannot_be_read_is_named(bench: Workbench, capsys: Output) -> None:
     assert "can't open `nothing.flow`" in run(capsys, "check", "nothing.flow")[2]
     (bench.folder / "latin.flow").write_bytes(b"# \xe9\n")

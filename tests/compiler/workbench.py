@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from shardflow.compiler.compilation import Checked, check_flow, choose_flow, compile_flow, load_source, schedule_flow
+from shardflow.compiler.compilation import Checked, check_flow, choose_flow, compile_flow, load_source
 from shardflow.compiler.graph import Constant, Graph, Node
 from shardflow.compiler.passes.schedule import Scheduled
 from shardflow.compiler.plan import Plan
@@ -54,7 +54,7 @@ class Workbench:
         return self.checked(text, name, **settings).graph
 
     def scheduled(self, text: str, name: str | None = None) -> Scheduled:
-        return schedule_flow(self.checked(text, name))
+        return self.checked(text, name).scheduled
 
     def plan(self, text: str, name: str | None = None, **settings: Constant) -> Plan:
         return compile_flow(self.checked(text, name, **settings))
