@@ -172,7 +172,7 @@ SCOPED = frozenset({"reduce", "rank"})
 
 
 def is_scoped(node: Node) -> bool:
-    """Whether the node sees all rows in scope (reductions, ranks, batch operators)."""
+    """Whether the node sees all rows in scope (reductions, ranks, operators of `Batch` or `Ragged`)."""
     return node.op in SCOPED or (node.op == "call" and bool(node.attrs["operator"].sees_batch))
 
 

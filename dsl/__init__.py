@@ -8,13 +8,13 @@ Python's own (`sum`, `max`, `min`, `abs`); `import shardflow.dsl as fl` and `fl.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from .ragged import Batch, Group, Ragged
+from .ragged import Batch, Group, PerSequence, Ragged
 
 if TYPE_CHECKING:
     from .tracing import *  # noqa: F403
 
 __all__ = [
-    "Batch", "Group", "Ragged",  # hints of Python operators
+    "Batch", "Group", "PerSequence", "Ragged",  # hints of Python operators
     "Definition", "FlowDefinition", "Model", "Prompts", "Samples", "State", "Steps", "Tokens", "Value", "a100",
     "a100_40", "a100_80", "abs", "adamw", "b200", "causal_lm", "clamp", "cluster", "collect", "comb", "count", "cpu",
     "define", "ema", "every", "exp", "expand", "flow", "flows_of", "frozen", "gb200", "h100", "h100_96", "h20",

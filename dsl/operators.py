@@ -10,9 +10,12 @@ from typing import Literal
 from .diagnostics import Report
 from .source import Span
 
-Sees = Literal["row", "group", "batch", "sequence", "ragged", "rng"]
+Sees = Literal["row", "group", "batch", "sequence", "ragged", "per_sequence", "rng"]
 """What one call sees of an argument: one row, the rows under one parent, all rows in scope, one token sequence, packed
-values of all sequences, or a random generator."""
+values of all sequences in scope, packed values of any of them (each result of its own sequence alone), or a random
+generator."""
+
+PACKED: Mapping[str, Sees] = {"Ragged": "ragged", "PerSequence": "per_sequence"}
 
 SCALARS = {"str": "text", "float": "float", "int": "int", "bool": "bool", "dict": "any", "list": "list", "Any": "any"}
 
@@ -54,7 +57,8 @@ class Operator:
 
     @property
     def sees_batch(self) -> bool:
-        return any(p.hint.sees == "batch" for p in self.params)
+        """Whether its result depends on which rows are in scope."""
+        return any(p.hint.sees in ("batch", "ragged") for p in self.params)
 
 
 class HintError(ValueError):
@@ -146,11 +150,11 @@ def _hint(node: ast.expr) -> Hint:
     name = _last_name(node.value if isinstance(node, ast.Subscript) else node)
     if isinstance(node, ast.Subscript):
         return _generic_hint(name, node)
-    if name == "Ragged":
-        return Hint("ragged", "float")
+    if name in PACKED:
+        return Hint(PACKED[name], "float")
     if name in SCALARS:
         return Hint("row", SCALARS[name])
-    allowed = 'str, float, int, bool, list[…], Group[…], Batch[…], Ragged or Float[Tensor, "token"]'
+    allowed = 'str, float, int, bool, list[…], Group[…], Batch[…], Ragged, PerSequence or Float[Tensor, "token"]'
     raise HintError(f"hint `{ast.unparse(node)}` says nothing here: use {allowed}")
 
 
@@ -174,8 +178,8 @@ def _generic_hint(name: str, node: ast.Subscript) -> Hint:
             return Hint("row", "any")
         case "Float" | "Int" | "Bool":
             return Hint("sequence", name.lower())
-        case "Ragged":
-            return Hint("ragged", _hint(inner).dtype)
+        case "Ragged" | "PerSequence":
+            return Hint(PACKED[name], _hint(inner).dtype)
     raise HintError(
         f'hint `{ast.unparse(node)}` says nothing here: use list[…], Group[…], Batch[…] or Float[Tensor, "token"]'
     )

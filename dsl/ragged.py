@@ -1,9 +1,9 @@
-"""What a Python operator with the hint `Ragged` sees: packed values of all sequences, and their lengths."""
+"""What a Python operator with the hint `Ragged` or `PerSequence` sees: packed values, and the sequences' lengths."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -13,7 +13,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Ragged:
-    """values: [token], all sequences one after another; lengths: [sequence], int64."""
+    """The hint for all sequences in scope: the step's, or inside an update the minibatch's.
+
+    values: [token], all sequences one after another; lengths: [sequence], int64.
+    """
 
     values: Tensor
     lengths: Tensor
@@ -26,14 +29,21 @@ class Ragged:
         out = torch.zeros((len(self.lengths), longest), dtype=self.values.dtype, device=self.values.device)
         return out.masked_scatter(self._mask(longest), self.values)
 
-    def like(self, padded: Tensor) -> Ragged:
+    def like(self, padded: Tensor) -> Self:
         """Packed values from [sequence, longest] of the same lengths."""
-        return Ragged(padded[self._mask(padded.shape[1])], self.lengths)
+        return type(self)(padded[self._mask(padded.shape[1])], self.lengths)
 
     def _mask(self, longest: int) -> Tensor:
         import torch
 
         return torch.arange(longest, device=self.values.device)[None, :] < self.lengths[:, None]
+
+
+class PerSequence(Ragged):
+    """The hint of a function that works on packed values, but on each sequence by itself, such as a recurrence.
+
+    Which other sequences a call holds makes no difference to it, so that a micro-batch may call it for some of them.
+    """
 
 
 class Group(list[T]):

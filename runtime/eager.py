@@ -20,12 +20,15 @@ from ..dsl import ast
 from ..dsl.diagnostics import Report
 from ..dsl.modules import STD, DefSymbol, FlowModule, FlowSymbol, Loader, PythonModule, Symbol, member
 from ..dsl.operators import Hint, Operator
-from ..dsl.ragged import Ragged
+from ..dsl.ragged import PerSequence, Ragged
 from ..dsl.vocabulary import AXES, POINTWISE, REDUCTIONS
 from . import algebra
 from .errors import RunError
 from .operators import module_of
 from .values import AxisError, Frame, Record, Value, innermost, root
+
+
+PACKED: Mapping[str, type[Ragged]] = {"ragged": Ragged, "per_sequence": PerSequence}
 
 
 class EagerError(RunError):
@@ -240,7 +243,7 @@ def _call_operator(operator: Operator, args: Sequence[Any], kwargs: Mapping[str,
     names = [p.name for p in operator.params]
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     function = getattr(_python_module(Path(operator.file)), operator.name)
-    if not isinstance(operator.result, Hint) or operator.result.sees != "ragged":
+    if not isinstance(operator.result, Hint) or operator.result.sees not in PACKED:
         return function(**given)
     values = {n: v for n, v in given.items() if isinstance(v, Value)}
     frame = innermost(v.frame for v in values.values())
@@ -248,7 +251,7 @@ def _call_operator(operator: Operator, args: Sequence[Any], kwargs: Mapping[str,
         raise EagerError(
             f"`{operator.name}` sees token sequences: make the values with Axes(samples, tokens=lengths).token(x)"
         )
-    packed = {n: Ragged(v.on(frame).tensor, frame.lengths) for n, v in values.items()}
+    packed = {n: PACKED[operator.result.sees](v.on(frame).tensor, frame.lengths) for n, v in values.items()}
     return Value(function(**{**given, **packed}).values, frame)
 
 

@@ -1,15 +1,15 @@
 """Recurrences along tokens: the only part of the standard library's mathematics that is Python.
 
-They see packed values (`Ragged`): the tokens of all sequences one after another, with the sequences' lengths.
+They see packed values (`PerSequence`): the tokens of sequences one after another, with the sequences' lengths.
 """
 
 import torch
 from torch import Tensor
 
-from ..dsl.ragged import Ragged
+from ..dsl.ragged import PerSequence
 
 
-def gae(reward: Ragged, values: Ragged, gamma: float, lam: float) -> Ragged:
+def gae(reward: PerSequence, values: PerSequence, gamma: float, lam: float) -> PerSequence:
     """Generalised advantage estimation (Schulman et al. 2015, arXiv 1506.02438, equation 16).
 
     reward, values: [token]; values are V of the state before each token, and V after the last token is 0.
@@ -19,7 +19,7 @@ def gae(reward: Ragged, values: Ragged, gamma: float, lam: float) -> Ragged:
     return reward.like(_reverse_scan(delta, gamma * lam))
 
 
-def discounted(reward: Ragged, gamma: float) -> Ragged:
+def discounted(reward: PerSequence, gamma: float) -> PerSequence:
     """The discounted return-to-go, G_t = r_t + γ G_{t+1}. reward: [token]."""
     return reward.like(_reverse_scan(reward.padded(), gamma))
 

@@ -2,7 +2,7 @@
 
 import importlib
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ...compiler.plan import Instruction, Operator
-from ...dsl.ragged import Ragged
+from ...dsl.ragged import PerSequence, Ragged
 from .. import noise
 from ..boundary import short
 from ..errors import RunError
@@ -23,6 +23,8 @@ from .session import Session
 
 PYTHON_TYPES = {"float": "float", "int": "int", "bool": "bool", "text": "str"}
 STD_FOLDER = "std/"
+PACKED: Mapping[str, type[Ragged]] = {"ragged": Ragged, "per_sequence": PerSequence}
+"""The classes of packed arguments, by what a call sees of them."""
 
 
 def _call(i: Instruction, env: Env) -> Value | Record:
@@ -47,7 +49,7 @@ def _row_frame(sees: dict[str, str], args: dict[str, Any]) -> Frame | None:
         members = [v.frame for n, v in values.items() if sees[n] == kind]
         if members and members[0] is not None:
             return members[0].parent
-    if any(sees[n] in ("batch", "ragged") for n in args):
+    if any(sees[n] == "batch" or sees[n] in PACKED for n in args):
         return None
     return innermost(v.frame for v in values.values())
 
@@ -62,8 +64,8 @@ def _column(sees: str, value: Any, rows: Frame | None) -> list[Any]:
             return _split(value.rows, value)
         case "sequence":
             return list(torch.split(value.tensor, _lengths(value)))
-        case "ragged":
-            return [Ragged(value.tensor, torch.tensor(_lengths(value)))]
+        case "ragged" | "per_sequence":
+            return [PACKED[sees](value.tensor, torch.tensor(_lengths(value)))]
         case "batch":
             return [value.rows]
     return value.on(rows).rows if rows else [value.tensor.item() if value.frame is None else value.rows]
@@ -96,7 +98,7 @@ def _results(
     function = function_of(env.session, operator)
     ordered = _in_order(function, operator, columns, rows.size if rows else 1)
     labels = [f"{rows.name} {n}" for n in range(rows.size)] if rows else None
-    if any(p.sees in ("sequence", "ragged") for p in operator.params) and not operator.is_async:
+    if any(p.sees == "sequence" or p.sees in PACKED for p in operator.params) and not operator.is_async:
         expected = None  # tensors in, tensors out: their shape is checked when they are packed
     else:
         expected = _expected(operator)
@@ -182,7 +184,7 @@ def _result_frame(kind: str, args: dict[str, Any], sees: dict[str, str], rows: F
 def _packed(i: Instruction, env: Env, dtype: str, sees: str, results: Sequence[Any], frame: Frame | None) -> Value:
     """The results of all calls as one value."""
     number = env.session.settings.number
-    if sees == "ragged":
+    if sees in PACKED:
         return _fitting(i, Value(_tensor_of(i, results[0]), frame), [frame.size] if frame else [1])
     if sees == "sequence":
         tensors = [torch.as_tensor(r) for r in results]

@@ -397,7 +397,7 @@ def test_the_spans_of_operands_are_theirs() -> None:
 def test_the_vocabulary_is_exported() -> None:
     functions = {**REDUCTIONS, **POINTWISE, **STRUCTURAL}
     assert set(functions) | set(MODEL_CONSTRUCTORS) | set(DEVICES) <= set(fl.__all__)
-    assert set(fl.__all__) == set(tracing.__all__) | {"Batch", "Group", "Ragged"}
+    assert set(fl.__all__) == set(tracing.__all__) | {"Batch", "Group", "PerSequence", "Ragged"}
     assert all(hasattr(fl, name) for name in fl.__all__)
 
 

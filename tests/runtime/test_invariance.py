@@ -54,6 +54,8 @@ LOSSES = {
     "baseline from the model": "minimize mean((adv - stop_gradient(mean(logp))) * logp)",
     "rows of a group": "minimize mean(expand(mean(logp, by=prompt), to=rollout.token) * adv * logp)",
     "a scan": "minimize mean(discounted(logp, 0.9) * adv)",
+    "a function of each sequence": "minimize mean(rewards.so_far(logp) * adv)",
+    "a function of all sequences": "minimize mean(rewards.centred(logp) * adv)",
     "entropy": "minimize mean(logp * adv) - 0.01 * mean(policy.entropy(rollout))",
     "rank in a group": "minimize mean(where(rank(sum(logp, over=token), by=prompt) == 0, sum(logp, over=token), 0))",
     "rank of tokens": "minimize mean(where(rank(logp, by=prompt) < 4, logp, 0))",
@@ -86,6 +88,23 @@ def test_micro_batches_change_nothing(workshop: Workshop, name: str) -> None:
 def test_a_loss_is_a_function_of_global_sums(workshop: Workshop, loss: str) -> None:
     plan = workshop.compile(f"{HEAD}        {LOSSES[loss]}\n        metric seen = mean(exp(logp) * adv)\n")
     same_numbers(workshop.run(plan, 2, micro=25), workshop.run(plan, 2, micro=100_000))
+
+
+def test_a_function_of_packed_values_sees_the_minibatch(workshop: Workshop) -> None:
+    """What it gives there has a mean of 0 in each minibatch; what it gave for the batch has not."""
+    lines = "        metric {0} = abs(mean({1}))\n        minimize mean(logp * {1})\n"
+    inside = workshop.run(HEAD + lines.format("inside", "rewards.centred(rollout.logprobs)"), 1)
+    assert inside.column("inside")[0] < 1e-12
+    outer = HEAD.replace("    update", "    whole = rewards.centred(rollout.logprobs)\n    update")
+    outside = workshop.run(outer + lines.format("outside", "whole"), 1)
+    assert outside.column("outside")[0] > 1e-6
+
+
+@pytest.mark.parametrize(("function", "passes"), [("so_far", 1), ("centred", 2)])
+def test_a_promise_about_sequences_saves_a_pass(workshop: Workshop, function: str, passes: int) -> None:
+    plan = workshop.compile(f"{HEAD}        minimize mean(rewards.{function}(logp) * adv)\n")
+    loss = next(i.attrs["loss"] for i in plan.walk() if i.op == "update")
+    assert bool(loss["two_passes"]) == (passes == 2)
 
 
 def by_hand(folder: Path, record: Record, weights: dict[str, torch.Tensor] | None = None) -> torch.Tensor:

@@ -22,6 +22,8 @@ from . import tiny
 REWARDS = '''
 """Rewards of a random model: what matters is that they vary, and that they are pure."""
 
+from shardflow.dsl.ragged import PerSequence, Ragged
+
 def exact_match(text: str, answer: str) -> float:
     return float(sum(map(ord, text + answer)) % 2)
 
@@ -30,6 +32,12 @@ def overlong(length: int, most: int, buffer: int) -> float:
 
 def share(text: str) -> float:
     return sum(c.isalnum() for c in text) / (len(text) + 1)
+
+def centred(x: Ragged) -> Ragged:
+    return Ragged(x.values - x.values.mean(), x.lengths)
+
+def so_far(x: PerSequence) -> PerSequence:
+    return x.like(x.padded().cumsum(dim=1))
 '''
 
 
