@@ -8,6 +8,8 @@ models/addition/        A Llama of 2 layers and 0.4 million weights, over a toke
                         weights were trained by `flowrun examples/sft.flow` for 13 epochs. They have learned to add, and
                         to be careless: four samples of ten are right. That is what reinforcement learning mends.
                         Stored as float16, half the size; a run loads them as float32.
+
+Run again, the data come out byte for byte. The weights depend on how kernels round; they come out about as good.
 """
 
 import json

@@ -9,6 +9,8 @@ data/legs_*.jsonl   Rows of its task `leg_counting` (one or two kinds of animal,
 models/legs/        A Llama of 2 layers and 0.4 million weights. Its tokenizer was trained on the questions of `sft` and
                     joins words that always stand together, so that a question is five to eight tokens. The random
                     weights were trained by `flowrun examples/sft.flow` on `sft`. Stored as float16, half the size.
+
+Run again, the data come out byte for byte. The weights depend on how kernels round; they come out about as good.
 """
 
 import random
