@@ -1,16 +1,19 @@
 """Schedule: an order of the step in which every version of a model is read before it is replaced, and what runs ahead.
 
 All updates of a step are simultaneous: a read of version t comes before the update that makes t+1, a read of `m.next`
-after it. A draw with `max_staleness=k` runs k steps ahead of the rest, with everything it is made of.
+after it; where no order does that, version t is read from a snapshot. A draw with `max_staleness=k` runs k steps ahead
+of the rest, with everything it is made of.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 
 from ...dsl.diagnostics import Note, Report
 from ..dataflow import ancestors, containers
 from ..graph import Graph, Node
 from ..ordering import Edges, cycle, ordered
+from .snapshot import Before, reads_snapshot, snapshots, taken, without_snapshots
 
 
 @dataclass(frozen=True)
@@ -34,8 +37,9 @@ class Scheduled:
 
 
 def schedule(graph: Graph, report: Report) -> Scheduled:
-    """Order the graph. A cycle through `m.next` is reported."""
-    ordered = graph.with_nodes(_order(graph.nodes, report))
+    """Order the graph. A cycle through `m.next` is reported; what another cycle needs twice is kept aside."""
+    fresh = count(1 + max((n.id for n in graph.walk()), default=0))
+    ordered = graph.with_nodes(_order(graph.nodes, fresh, report))
     ahead = _ahead(ordered, report)
     queued = {i for a in ahead for i in a.keeps}
     return Scheduled(_without_queued(ordered, queued), ahead)
@@ -44,14 +48,25 @@ def schedule(graph: Graph, report: Report) -> Scheduled:
 # ---------------------------------------------------------------- order
 
 
-def _order(block: Sequence[Node], report: Report) -> tuple[Node, ...]:
-    nodes = {n.id: replace(n, body=_order(n.body, report)) for n in block}
-    edges = _data_edges(block) | set(_version_edges(block))
-    order = ordered(nodes, edges)
-    if order is None:
-        _report_cycle(edges, nodes, report)
+def _order(block: Sequence[Node], fresh: Iterator[int], report: Report) -> tuple[Node, ...]:
+    nodes = {n.id: replace(n, body=_order(n.body, fresh, report)) for n in block}
+    after, before = _version_edges(block)
+    fixed = _data_edges(block) | after
+    served = snapshots(list(nodes), fixed, before)
+    if served is None:
+        _report_cycle(fixed, nodes, report)
         return tuple(nodes.values())
-    return tuple(nodes[i] for i in order)
+    order = ordered(nodes, {*fixed, *(b.edge for b in before if b not in served)}) or []
+    return (*_snapshots(served, nodes, fresh), *(nodes[i] for i in order))
+
+
+def _snapshots(served: Iterable[Before], nodes: dict[int, Node], fresh: Iterator[int]) -> list[Node]:
+    """The statements that take the snapshots; their readers in `nodes` are marked."""
+    readers: dict[str, Node] = {}
+    for each in served:
+        readers.setdefault(each.role, nodes[each.reader])
+        nodes[each.reader] = reads_snapshot(nodes[each.reader], each.role)
+    return [taken(role, next(fresh), readers[role]) for role in sorted(readers)]
 
 
 def _data_edges(block: Sequence[Node]) -> set[tuple[int, int]]:
@@ -61,17 +76,19 @@ def _data_edges(block: Sequence[Node]) -> set[tuple[int, int]]:
     return {(a, b) for a, b in made if a != b}
 
 
-def _version_edges(block: Sequence[Node]) -> Iterable[tuple[int, int]]:
+def _version_edges(block: Sequence[Node]) -> tuple[set[tuple[int, int]], list[Before]]:
+    """What comes after a new version because it reads it, and what reads the old one."""
+    after: set[tuple[int, int]] = set()
+    before: list[Before] = []
     for writer in block:
-        for role in _writes(writer):
-            for reader in block:
-                if reader.id == writer.id:
-                    continue
+        for role in sorted(_writes(writer)):
+            for reader in (n for n in block if n.id != writer.id):
                 versions = _reads(reader, role)
                 if "next" in versions:
-                    yield writer.id, reader.id
+                    after.add((writer.id, reader.id))
                 if "now" in versions:
-                    yield reader.id, writer.id
+                    before.append(Before(reader.id, writer.id, role))
+    return after, before
 
 
 def _writes(node: Node) -> set[str]:
@@ -89,8 +106,8 @@ def _report_cycle(edges: Edges, nodes: dict[int, Node], report: Report) -> None:
     around = [nodes[i] for i in sorted(cycle(edges))]
     first = next((n for n in around if n.op in ("update", "next_model")), around[0])
     notes = tuple(Note("which waits for this", n.span) for n in around if n is not first)
-    message = "these can't be ordered: each needs the other's result, or a version that the other replaces"
-    report.add("E0306", message, first.span, notes=notes, help="read version t (drop a `.next`), or split the step")
+    message = "these can't be ordered: each needs the other's result, or the version that the other makes"
+    report.add("E0306", message, first.span, notes=notes, help="read version t: drop a `.next`")
 
 
 # ---------------------------------------------------------------- ahead
@@ -143,7 +160,8 @@ def _one_ahead(graph: Graph, k: int, draws: Sequence[int], stale: dict[int, int]
             )
     given = [n for n in graph.nodes if n.op == "collected" and n.attrs["region"] in draws]
     keeps = [d for d in draws if nodes[d].op != "collect"] + [n.id for n in given]
-    return Ahead(k, (*top, *(n for n in given if n.id not in needed)), tuple(keeps))
+    program = (*top, *(n for n in given if n.id not in needed))
+    return Ahead(k, tuple(without_snapshots(n) for n in program), tuple(keeps))
 
 
 def _without_queued(graph: Graph, queued: set[int]) -> Graph:
@@ -170,4 +188,4 @@ def _without_queued(graph: Graph, queued: set[int]) -> Graph:
     return graph.with_nodes(tuple(n for n in graph.nodes if n.id in wanted))
 
 
-_KEPT = frozenset({"update", "when", "every", "collect", "metric", "record", "next_state", "next_model"})
+_KEPT = frozenset({"snapshot", "update", "when", "every", "collect", "metric", "record", "next_state", "next_model"})

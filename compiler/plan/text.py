@@ -6,7 +6,9 @@ from typing import Any
 from .schema import Instruction, Model, Operand, Plan, Value
 
 INFIX = frozenset({"+", "-", "*", "/", "//", "%", "**", "==", "!=", "<", "<=", ">", ">=", "and", "or"})
-HIDDEN = frozenset({"model", "version", "fn", "field", "to", "rows", "tokens", "operator", "metric", "state", "region"})
+HIDDEN = frozenset(
+    {"model", "version", "fn", "field", "to", "rows", "tokens", "operator", "metric", "state", "region"}
+) | {"snapshot"}
 """Attributes that the operator's own spelling already shows."""
 
 
@@ -81,11 +83,18 @@ def _line(i: Instruction, inlined: Mapping[str, Instruction]) -> str:
             return f"next {i.attrs['state']} = {show(i.args['value'])}"
         case "next_model":
             decay = f", decay={i.attrs['decay']}" if "decay" in i.attrs else ""
-            return f"next {i.attrs['model']} = {i.attrs['source']}@{i.attrs['version']}{decay}"
+            return f"next {i.attrs['model']} = {i.attrs['source']}@{_version(i)}{decay}"
+        case "snapshot":
+            return f"snapshot {i.attrs['model']}"
         case "keep_rows":
             return f"keep {show(i.args['rows'])} where {show(i.args['where'])}"
     where = f"   @ {i.mesh}" if "micro" in i.attrs else ""
     return f"{i.out} = {_expression(i, inlined)}   : {i.type}{where}"
+
+
+def _version(i: Instruction) -> str:
+    """Which weights are read: `now`, `next`, `live`, or `snapshot`, those of now kept aside."""
+    return "snapshot" if i.attrs.get("snapshot") else str(i.attrs["version"])
 
 
 def _loss(i: Instruction) -> str:
@@ -138,7 +147,7 @@ def _expression(i: Instruction, inlined: Mapping[str, Instruction]) -> str:
         case "call":
             return f"{i.attrs['operator']}({_named_args(i, inlined)})"
         case "generate" | "logprobs" | "entropy" | "values" | "score":
-            return f"{i.attrs['model']}@{i.attrs['version']}.{i.op}({_named_args(i, inlined)}){_options(i, ('micro',))}"
+            return f"{i.attrs['model']}@{_version(i)}.{i.op}({_named_args(i, inlined)}){_options(i, ('micro',))}"
     return f"{i.op}({_named_args(i, inlined)}){_options(i, ())}"
 
 

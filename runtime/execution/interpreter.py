@@ -243,9 +243,15 @@ def _next_state(i: Instruction, env: Env) -> None:
     env.step.next_states[name] = bool(value) if is_bool else value
 
 
+def _snapshot(i: Instruction, env: Env) -> None:
+    """Keep a model's weights until the end of the step."""
+    env.session.take_snapshot(i.attrs["model"])
+
+
 def _next_model(i: Instruction, env: Env) -> None:
     session = env.session
-    role, source = session.roles[i.attrs["model"]], session.roles[i.attrs["source"]]
+    role = session.roles[i.attrs["model"]]
+    source = session.read_role(i.attrs["source"], bool(i.attrs.get("snapshot")))
     if "decay" in i.attrs:
         role.lerp_from(source, i.attrs["decay"])
     else:
@@ -266,6 +272,7 @@ HANDLERS: dict[str, Handler] = {
     "metric": _metric,
     "record": _record,
     "next_state": _next_state,
+    "snapshot": _snapshot,
     "next_model": _next_model,
 }
 """By operator. The modules of phases, calls, regions and updates add theirs."""

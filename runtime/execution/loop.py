@@ -69,6 +69,7 @@ class Run:
             step.take_over(drawn.logged, drawn.skip_updates)
         run_block(self.session.plan.program, env)
         self.session.states.update(step.next_states)
+        self.session.snapshots.clear()
         return env.values
 
     def _report(self, step: Step, values: dict[str, Any_], seconds: float) -> None:

@@ -50,7 +50,7 @@ def _generate(i: Instruction, env: Env) -> Record:
         draw_numbers(base)[rows.path(base)],
         _samples(rows, base),
     )
-    generated = session.engine(model).generate(tokenised, sampling, keys)
+    generated = session.engine(model, bool(i.attrs.get("snapshot"))).generate(tokenised, sampling, keys)
     env.step.generated_tokens += len(generated.tokens)
     return _rollout(i, env, role, rows, base, prompts, tokenised, sampling, generated)
 
@@ -195,7 +195,8 @@ def temperature_of(record: Record) -> float | Tensor:
 
 def _phase(i: Instruction, env: Env) -> Value:
     """A model's values for given sequences, without gradients."""
-    role, record = env.session.roles[i.attrs["model"]], env.record(i.args["sequences"])
+    role = env.session.read_role(i.attrs["model"], bool(i.attrs.get("snapshot")))
+    record = env.record(i.args["sequences"])
     seqs, frame = readable(role, record, i, env)
     budget = env.session.settings.micro or i.attrs["micro"]
     out = evaluate(role, seqs, (i.op,), temperature_of(record), budget)[i.op]

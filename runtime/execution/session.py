@@ -49,6 +49,14 @@ class Counters:
         return found
 
 
+@dataclass(frozen=True)
+class Snapshot:
+    """A model's weights at the beginning of a step, for reads that come after its next version is made."""
+
+    role: Role
+    version: int
+
+
 @dataclass
 class Session:
     plan: Plan
@@ -58,6 +66,7 @@ class Session:
     states: dict[str, float | int | bool] = field(default_factory=dict)
     cursors: dict[str, int] = field(default_factory=dict)
     versions: dict[str, int] = field(default_factory=dict)
+    snapshots: dict[str, Snapshot] = field(default_factory=dict)
     counters: Counters = field(default_factory=Counters)
     steps: int = 0
     _engines: dict[str, Engine] = field(default_factory=dict)
@@ -96,15 +105,26 @@ class Session:
 
     # ------------------------------------------------------------ engines
 
-    def engine(self, role: str) -> Engine:
-        """The role's generation engine, holding its present weights."""
+    def engine(self, role: str, snapshot: bool = False) -> Engine:
+        """The role's generation engine, holding its present weights, or those of its snapshot."""
         if role not in self._engines:
             self._engines[role] = make_engine(self.roles[role])
         engine = self._engines[role]
-        version = self.versions.get(role, 0)
+        kept = self.snapshots.get(role) if snapshot else None
+        source, version = (kept.role, kept.version) if kept else (self.roles[role], self.versions.get(role, 0))
         if getattr(engine.state, "version", None) != version:
-            engine.load_weights(self.roles[role], version)
+            engine.load_weights(source, version)
         return engine
+
+    # ------------------------------------------------------------ versions
+
+    def read_role(self, role: str, snapshot: bool = False) -> Role:
+        """The role, or its snapshot; without one nothing has replaced its weights in this step."""
+        kept = self.snapshots.get(role) if snapshot else None
+        return kept.role if kept else self.roles[role]
+
+    def take_snapshot(self, role: str) -> None:
+        self.snapshots[role] = Snapshot(self.roles[role].clone(), self.versions.get(role, 0))
 
     def changed(self, role: str) -> None:
         """The role's weights are another version now."""

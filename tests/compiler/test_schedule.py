@@ -1,9 +1,12 @@
 """Versions in order, cycles refused, and what runs ahead of the step; one pass or two for a loss."""
 
+import textwrap
+
 import pytest
 
 from shardflow.compiler.dataflow import loss_of
 from shardflow.compiler.graph import Node
+from shardflow.compiler.plan.text import plan_text
 
 from .workbench import Workbench, flow, one
 
@@ -37,13 +40,52 @@ def test_a_copy_is_made_before_the_update_it_must_not_see(bench: Workbench) -> N
 
 @pytest.mark.parametrize(
     "nexts",
-    ["next a = b.next\nnext b = a.next", "next a = b\nnext b = a", "next a = a.next"],
-    ids=["next", "swap", "own"],
+    ["next a = b.next\nnext b = a.next", "next a = a.next"],
+    ids=["next", "own"],
 )
 def test_cycles_are_refused(bench: Workbench, nexts: str) -> None:
     body = f"model a = frozen(policy)\nmodel b = frozen(policy)\n{nexts}\n"
     use = "metric x = mean(a.logprobs(rollout) - b.logprobs(rollout))"
     assert bench.codes(flow(body + use)) == ["E0306"]
+
+
+SWAP = """
+model a = frozen(policy)
+model b = frozen(policy)
+next a = b
+next b = a
+metric x = mean(a.logprobs(rollout) - b.logprobs(rollout))
+"""
+
+
+def test_a_swap_takes_one_snapshot(bench: Workbench) -> None:
+    ops = order(bench, flow(SWAP))
+    assert ops[0] == "a.snapshot" and sum("snapshot" in op for op in ops) == 1
+    text = plan_text(bench.plan(flow(SWAP)))
+    assert "  snapshot a\n" in text and "  next a = b@now\n" in text and "  next b = a@snapshot\n" in text
+
+
+def test_no_snapshot_is_taken_where_an_order_does(bench: Workbench) -> None:
+    text = flow("model ref = frozen(policy)\nnext ref = policy\nmetric x = mean(ref.logprobs(rollout))")
+    assert not any("snapshot" in op for op in order(bench, text))
+
+
+def test_a_snapshot_in_a_block_is_taken_in_it(bench: Workbench) -> None:
+    blocks = "    when step > 1:\n" + textwrap.indent(textwrap.dedent(SWAP[SWAP.index("next a") :]), "        ")
+    models = SWAP[: SWAP.index("next a")]
+    scheduled = bench.scheduled(flow(models + textwrap.dedent(blocks)))
+    (when,) = (n for n in scheduled.graph.nodes if n.op == "when")
+    assert when.body[0].op == "snapshot"
+
+
+def test_the_fewest_models_are_copied(bench: Workbench) -> None:
+    """A ring of three, and one model whose two readers break it alone."""
+    names = "abcd"
+    models = "".join(f"model {m} = frozen(policy)\n" for m in names)
+    nexts = "next a = d\nnext b = a\nnext c = a\nnext d = ema(d, b, decay=0.5)\n"
+    use = "metric x = mean(" + " + ".join(f"{m}.logprobs(rollout)" for m in names) + ")"
+    ops = order(bench, flow(models + nexts + use))
+    assert [op for op in ops if "snapshot" in op] == ["a.snapshot"]
 
 
 def test_a_draw_with_the_weights_it_trains_is_refused(bench: Workbench) -> None:

@@ -53,6 +53,100 @@ def test_when_skips_an_update_and_leaves_the_version(workshop: Workshop) -> None
     assert result.meta["optimizer_steps"] == {"policy": 2}
 
 
+BLOCKS = [
+    (
+        """
+    model ref = frozen(policy)
+    when step >= 0:
+        update policy(adamw(lr=1e-2)):
+            minimize -mean(policy.logprobs(rollout) * ref.logprobs(rollout) * reward)
+    every 1 steps:
+        next ref = policy
+""",
+        """
+    model ref = frozen(policy)
+    update policy(adamw(lr=1e-2)):
+        minimize -mean(policy.logprobs(rollout) * ref.logprobs(rollout) * reward)
+    next ref = policy
+""",
+    ),
+    (
+        """
+    model ref = frozen(policy)
+    update policy(adamw(lr=1e-2)):
+        good = keep(rollout, where=reward >= mean(reward))
+        minimize -mean(policy.logprobs(good) * ref.logprobs(good))
+    next ref = policy
+""",
+        """
+    model ref = frozen(policy)
+    good = keep(rollout, where=reward >= mean(reward))
+    update policy(adamw(lr=1e-2)):
+        minimize -mean(policy.logprobs(good) * ref.logprobs(good))
+    next ref = policy
+""",
+    ),
+    (
+        """
+    model ref = value_model("p")
+    when step >= 0:
+        update policy(adamw(lr=1e-2)):
+            minimize -mean(policy.logprobs(rollout) * ref.values(rollout))
+    when step + 1 > 0:
+        update ref(adamw(lr=1e-2)):
+            minimize mean((ref.values(rollout) - policy.logprobs(rollout)) ** 2)
+""",
+        """
+    model ref = value_model("p")
+    update policy(adamw(lr=1e-2)):
+        minimize -mean(policy.logprobs(rollout) * ref.values(rollout))
+    update ref(adamw(lr=1e-2)):
+        minimize mean((ref.values(rollout) - policy.logprobs(rollout)) ** 2)
+""",
+    ),
+]
+
+
+@pytest.mark.parametrize(("blocks", "plain"), BLOCKS, ids=["copy", "rows chosen inside", "two updates"])
+def test_blocks_that_read_what_the_other_replaces_see_the_old_weights(
+    workshop: Workshop, blocks: str, plain: str
+) -> None:
+    a, b = workshop.run(MODEL + START + blocks, 3), workshop.run(MODEL + START + plain, 3)
+    for model in ("policy", "ref"):
+        assert difference(a.weights(model), b.weights(model)) < 1e-12
+
+
+def test_two_models_swap_their_weights(workshop: Workshop) -> None:
+    swap = """
+    model a = frozen(causal_lm("p"))
+    model b = frozen(causal_lm("t"))
+    next a = b
+    next b = a
+    metric a = mean(a.logprobs(prompts.prompt, prompts.answer))
+    metric b = mean(b.logprobs(prompts.prompt, prompts.answer))
+"""
+    text = (MODEL + START + UPDATE + swap).replace("batch=6 prompts", "batch=24 prompts, shuffle=false")
+    result = workshop.run(text, 4)
+    a, b = result.column("a"), result.column("b")
+    assert a == [a[0], b[0], a[0], b[0]] and b == [b[0], a[0], b[0], a[0]] and a[0] != b[0]
+
+
+def test_a_block_reads_both_versions_of_a_model(workshop: Workshop) -> None:
+    both = """
+    every 2 steps:
+        again = policy.generate(prompts, n=2, max_new_tokens=5)
+        metric inside = mean(policy.next.logprobs(again) - policy.logprobs(again))
+    now = policy.generate(prompts, n=2, max_new_tokens=5)
+    metric outside = mean(policy.next.logprobs(rollout) - policy.logprobs(rollout))
+    every 2 steps:
+        metric same = mean(policy.next.logprobs(rollout) - policy.logprobs(rollout)) - mean(now.length) * 0
+"""
+    result = workshop.run(MODEL + START + UPDATE + both, 3)
+    first = result.metrics[0]
+    assert first["same"] == first["outside"] != 0 and first["inside"] != 0
+    assert result.metrics[-1]["inside"] == 0  # after the last step both are the final weights
+
+
 def test_every_runs_at_multiples_and_once_after_the_end(workshop: Workshop) -> None:
     flow = MODEL + START + UPDATE + f"    every 3 steps:\n        metric probe = {PROBE}\n        metric seen = step\n"
     result = workshop.run(flow, 5)
