@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from .errors import RunError
+from .numbers import is_number, numeric
 from .values import Frame, Value, innermost
 
 Operand = Value | int | float | bool | str
@@ -72,14 +73,36 @@ def _arithmetic(fn: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *operands: fn(*(x.long() if isinstance(x, Tensor) and x.dtype == torch.bool else x for x in operands))
 
 
+def _divided(fn: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Whole numbers divided by zero have no value, on which torch and Python agree but not on the error."""
+
+    def apply(a: Any, b: Any) -> Any:
+        if _is_whole(a) and _is_whole(b) and bool((torch.as_tensor(b) == 0).any()):
+            raise ZeroDivisionError("an integer is divided by zero")
+        return fn(a, b)
+
+    return apply
+
+
+def _power(a: Any, b: Any) -> Any:
+    """A negative power of a whole number is a fraction."""
+    if _is_whole(a) and _is_whole(b) and bool((torch.as_tensor(b) < 0).any()):
+        a = torch.as_tensor(a, dtype=torch.get_default_dtype())
+    return a**b
+
+
+def _is_whole(x: Any) -> bool:
+    return not x.is_floating_point() if isinstance(x, Tensor) else isinstance(x, int)
+
+
 POINTWISE: Mapping[str, Callable[..., Any]] = {
     "+": _arithmetic(operator.add),
     "-": _arithmetic(operator.sub),
     "*": _arithmetic(operator.mul),
     "/": _arithmetic(operator.truediv),
-    "//": _arithmetic(operator.floordiv),
-    "%": _arithmetic(operator.mod),
-    "**": _arithmetic(operator.pow),
+    "//": _arithmetic(_divided(operator.floordiv)),
+    "%": _arithmetic(_divided(operator.mod)),
+    "**": _arithmetic(_power),
     "==": lambda a, b: a == b,
     "!=": lambda a, b: a != b,
     "<": lambda a, b: a < b,
@@ -114,9 +137,14 @@ def _clamp(x: Any, lo: Any, hi: Any) -> Tensor:
 def pointwise(fn: str, operands: list[Operand]) -> Value:
     """`fn` element by element, on the innermost frame of the operands."""
     frame = innermost(o.frame for o in operands if isinstance(o, Value))
-    if any(isinstance(o, str) or (isinstance(o, Value) and isinstance(o.data, list)) for o in operands):
-        return _on_texts(fn, operands, frame)
-    data = [_broadcast(o, frame) if isinstance(o, Value) else o for o in operands]
+    if fn in ("==", "!=", "where"):
+        operands = [*(_number_or_text(o) for o in operands)]
+        choices = operands[1:] if fn == "where" else operands
+        if all(_is_text(o) for o in choices):
+            return _on_texts(fn, operands, frame)
+    if any(isinstance(o, str) for o in operands):
+        raise RunError(f"`{fn}` can't mix text and numbers")
+    data = [_broadcast(numeric(o), frame) if isinstance(o, Value) else o for o in operands]
     result = POINTWISE[fn](*data)
     result = torch.as_tensor(result)
     return Value(result.expand(frame.size) if frame and result.dim() == 0 else result, frame)
@@ -127,14 +155,33 @@ def _broadcast(value: Value, frame: Frame | None) -> Tensor:
     return value.tensor if value.frame is None else value.on(frame).tensor
 
 
+def _number_or_text(operand: Operand) -> Operand:
+    """A list that holds numbers is meant to be numbers, and then a null in it is refused."""
+    if isinstance(operand, Value) and isinstance(operand.data, list) and any(map(is_number, operand.data)):
+        return numeric(operand)
+    return operand
+
+
+def _is_text(operand: Operand) -> bool:
+    return isinstance(operand, str) or (isinstance(operand, Value) and isinstance(operand.data, list))
+
+
 def _on_texts(fn: str, operands: list[Operand], frame: Frame | None) -> Value:
-    """Comparisons of texts."""
-    assert frame is not None
-    columns = [o.on(frame).rows if isinstance(o, Value) else [o] * frame.size for o in operands]
-    if fn in ("==", "!="):
-        same = torch.tensor([a == b for a, b in zip(*columns, strict=True)], dtype=torch.bool)
-        return Value(same if fn == "==" else ~same, frame)
-    return Value([a if c else b for c, a, b in zip(*columns, strict=True)], frame)
+    """Comparisons of texts, and choices between them."""
+    size = frame.size if frame else 1
+    if fn == "where":
+        condition = operands[0]
+        operands = [numeric(condition) if isinstance(condition, Value) else condition, *operands[1:]]
+    columns = [_rows(o, frame) if isinstance(o, Value) else [o] * size for o in operands]
+    if fn == "where":
+        return Value([a if c else b for c, a, b in zip(*columns, strict=True)], frame)
+    same = torch.tensor([(a == b) == (fn == "==") for a, b in zip(*columns, strict=True)], dtype=torch.bool)
+    return Value(same if frame else same[0], frame)
+
+
+def _rows(value: Value, frame: Frame | None) -> list[Any]:
+    rows = value.on(frame).rows
+    return rows if isinstance(rows, list) else [rows]
 
 
 # ---------------------------------------------------------------- up the axes
@@ -151,9 +198,12 @@ def reduce(
     frame = innermost([x.frame, where.frame if where else None])
     if frame is None:
         raise ReductionError(f"`{fn}` of a scalar pools nothing")
-    data, index, size = _numbers(x.on(frame)), frame.path(target), target.size if target else 1
+    if fn == "count":
+        x = Value(torch.zeros(x.frame.size if x.frame else ()), x.frame)  # whatever it holds, it is counted
+    x = numeric(x)
+    data, index, size = x.on(frame).tensor.double(), frame.path(target), target.size if target else 1
     if where is not None:
-        kept = where.on(frame).tensor.bool()
+        kept = numeric(where).on(frame).tensor.bool()
         data, index = data[kept], index[kept]
     result = _REDUCE[fn](data, index, size, q, count)
     if fn == "count" or (fn in ("max", "min", "sum") and not _is_float(x)):
@@ -163,12 +213,6 @@ def reduce(
     else:
         result = result.to(torch.get_default_dtype())
     return Value(result if target else result[0], target)
-
-
-def _numbers(value: Value) -> Tensor:
-    return (
-        value.tensor.double() if isinstance(value.data, Tensor) else torch.zeros(len(value.data), dtype=torch.float64)
-    )
 
 
 def _is_float(value: Value) -> bool:
@@ -217,6 +261,8 @@ def _extremum(how: str, word: str) -> Callable[..., Tensor]:
 def _quantile(x: Tensor, index: Tensor, size: int, q: float, count: Tensor | None) -> Tensor:
     if bool((_count(x, index, size, q, None) == 0).any()):
         raise ReductionError("a quantile of nothing has no value")
+    if not 0 <= q <= 1:
+        raise ReductionError(f"the fraction of a quantile is between 0 and 1, not {q:g}")
     groups = torch.split(x[torch.argsort(index, stable=True)], torch.bincount(index, minlength=size).tolist())
     return torch.stack([torch.quantile(group, q) for group in groups]) if size else x
 
@@ -239,7 +285,7 @@ def elements(x: Value, target: Frame | None, where: Value | None = None) -> Tens
     assert frame is not None
     index = frame.path(target)
     if where is not None:
-        index = index[where.on(frame).tensor.bool()]
+        index = index[numeric(where).on(frame).tensor.bool()]
     return torch.bincount(index, minlength=target.size if target else 1)
 
 
@@ -247,7 +293,7 @@ def rank(x: Value, by: Frame | None) -> Value:
     """0 for the largest under each row of `by`, ties by row order."""
     assert x.frame is not None
     group = x.frame.path(by)
-    order = torch.argsort(_numbers(x), descending=True, stable=True)
+    order = torch.argsort(numeric(x).tensor.double(), descending=True, stable=True)
     order = order[torch.argsort(group[order], stable=True)]
     counts = torch.bincount(group, minlength=1)
     starts = torch.cumsum(counts, 0) - counts

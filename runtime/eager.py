@@ -27,7 +27,6 @@ from .errors import RunError
 from .operators import module_of
 from .values import AxisError, Frame, Record, Value, innermost, root
 
-
 PACKED: Mapping[str, type[Ragged]] = {"ragged": Ragged, "per_sequence": PerSequence}
 
 

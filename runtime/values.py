@@ -44,6 +44,11 @@ class Frame:
         """This frame and all above it, innermost first."""
         return [self, *(self.parent.chain() if self.parent else [])]
 
+    def row_name(self, row: int) -> str:
+        """A row as the user can find it: of a read by its number since step 0, which no minibatch changes."""
+        number = int(self.ids[row]) if self.parent is None and self.ids is not None else row
+        return f"row {number} of `{self.name}`"
+
     def is_under(self, other: Frame | None) -> bool:
         return other is None or other in self.chain()
 
@@ -118,7 +123,8 @@ class Value:
             mine, other = (f.name if f else "a scalar" for f in (self.frame, frame))
             raise AxisError(f"`{mine}` does not broadcast to `{other}`")
         if self.frame is None:
-            return Value(self.tensor.expand(frame.size), frame)
+            whole = self.data.expand(frame.size) if isinstance(self.data, Tensor) else self.data * frame.size
+            return Value(whole, frame)
         return Value(take(self.data, frame.path(self.frame)), frame)
 
 
@@ -253,9 +259,9 @@ class Concatenation:
         if parts[0].frame is None:
             return parts[-1]
         frame = self._frame([p.frame for p in parts if p.frame is not None])
-        if isinstance(parts[0].data, Tensor):
+        if all(isinstance(p.data, Tensor) for p in parts):
             return Value(torch.cat([p.tensor for p in parts]), frame)
-        return Value([x for p in parts for x in p.data], frame)
+        return Value([x for p in parts for x in p.rows], frame)
 
     def _frame(self, parts: Sequence[Frame]) -> Frame:
         key = tuple(id(p) for p in parts)

@@ -11,10 +11,12 @@ import torch
 from torch import Tensor
 
 from ...compiler.plan import Instruction, Operator
+from ...compiler.plan import Value as Name
 from ...dsl.ragged import PerSequence, Ragged
 from .. import noise
 from ..boundary import short
 from ..errors import RunError
+from ..numbers import numeric
 from ..operators import call_rows, load_function
 from ..values import Frame, Record, Value, innermost
 from .interpreter import HANDLERS, Env
@@ -63,12 +65,14 @@ def _column(sees: str, value: Any, rows: Frame | None) -> list[Any]:
         case "group":
             return _split(value.rows, value)
         case "sequence":
-            return list(torch.split(value.tensor, _lengths(value)))
+            return list(torch.split(numeric(value).tensor, _lengths(value)))
         case "ragged" | "per_sequence":
-            return [PACKED[sees](value.tensor, torch.tensor(_lengths(value)))]
+            return [PACKED[sees](numeric(value).tensor, torch.tensor(_lengths(value)))]
         case "batch":
             return [value.rows]
-    return value.on(rows).rows if rows else [value.tensor.item() if value.frame is None else value.rows]
+    if rows:
+        return value.on(rows).rows
+    return value.data if value.frame is None and isinstance(value.data, list) else [value.rows]
 
 
 def _lengths(value: Value) -> list[int]:
@@ -102,7 +106,7 @@ def _results(
         expected = None  # tensors in, tensors out: their shape is checked when they are packed
     else:
         expected = _expected(operator)
-    return call_rows(function, ordered, node=i.out, row_labels=labels, expected=expected)
+    return call_rows(function, ordered, node=env.called(Name(i.out)), row_labels=labels, expected=expected)
 
 
 def _in_order(
@@ -202,7 +206,7 @@ def _packed(i: Instruction, env: Env, dtype: str, sees: str, results: Sequence[A
 
 def _tensor_of(i: Instruction, result: Any) -> Tensor:
     if not isinstance(result, Ragged):
-        raise RunError(f"`{i.out}`: `{i.attrs['operator']}` returned {short(result)}, where a Ragged is expected")
+        raise RunError(f"`{i.attrs['operator']}` returned {short(result)}, where a Ragged is expected")
     return result.values
 
 
@@ -219,7 +223,7 @@ def _fitting(i: Instruction, value: Value, due: Sequence[int], found: Sequence[i
     wrong = next((n for n, (a, b) in enumerate(zip(counts, due, strict=True)) if a != b), None)
     if value.frame is not None and wrong is not None:
         raise RunError(
-            f"`{i.out}`: call {wrong} of `{i.attrs['operator']}` returned {counts[wrong]} elements for {due[wrong]} "
+            f"call {wrong} of `{i.attrs['operator']}` returned {counts[wrong]} elements for {due[wrong]} "
             f"rows of `{value.frame.name}`"
         )
     return value

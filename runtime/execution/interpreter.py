@@ -10,6 +10,7 @@ from ...compiler.plan import Instruction, Operand
 from ...compiler.plan import Value as Name
 from .. import algebra
 from ..errors import RunError
+from ..numbers import NotNumbersError, numeric
 from ..values import Any_, Frame, Record, Value, innermost, keep_rows, root
 from .session import Session
 
@@ -74,7 +75,11 @@ class Env:
 
     def scalar(self, value: Operand) -> float:
         found = self.operand(value)
-        return float(found.tensor.detach()) if isinstance(found, Value) else float(found)
+        return float(numeric(found).tensor.detach()) if isinstance(found, Value) else float(found)
+
+    def called(self, operand: Operand) -> str:
+        """An operand as a message calls it."""
+        return self.session.names(operand)
 
 
 Handler = Callable[[Instruction, Env], Any_ | None]
@@ -83,9 +88,20 @@ Handler = Callable[[Instruction, Env], Any_ | None]
 def run_block(block: Iterable[Instruction], env: Env) -> None:
     """Execute instructions in order; each result is bound to its name."""
     for instruction in block:
-        result = HANDLERS[instruction.op](instruction, env)
+        try:
+            result = HANDLERS[instruction.op](instruction, env)
+        except NotNumbersError as error:
+            raise error.named(_blamed(error, instruction, env)) from None
         if result is not None:
             env.values[instruction.out] = result
+
+
+def _blamed(error: NotNumbersError, i: Instruction, env: Env) -> str:
+    """What the value that holds no numbers is called."""
+    for operand in i.args.values():
+        if isinstance(operand, Name) and getattr(env[operand.ref], "data", None) is error.value.data:
+            return f"`{env.called(operand)}`"
+    return f"a value that `{env.called(Name(i.out))}` reads"
 
 
 # ---------------------------------------------------------------- values
@@ -129,22 +145,15 @@ def _field(i: Instruction, env: Env) -> Value:
     record = env.record(i.args["record"])
     if i.attrs["field"] not in record.fields:
         columns = ", ".join(f"`{n}`" for n in record.fields)
-        raise RunError(f"`{_shown(i.args['record'])}` has no `{i.attrs['field']}`; it has {columns}")
+        raise RunError(f"`{env.called(i.args['record'])}` has no `{i.attrs['field']}`; it has {columns}")
     return record.fields[i.attrs["field"]]
-
-
-def _shown(operand: Operand) -> str:
-    """An operand as the user knows it."""
-    if not isinstance(operand, Name):
-        return str(operand)
-    return "…" if operand.ref.startswith("%") else operand.ref
 
 
 def _map(i: Instruction, env: Env) -> Value:
     try:
         return algebra.pointwise(i.attrs["fn"], [env.operand(a) for a in i.args.values()])
     except ZeroDivisionError:
-        raise RunError(f"step {env.step.number}: `{_shown(Name(i.out))}` divides an integer by zero") from None
+        raise RunError(f"step {env.step.number}: `{env.called(Name(i.out))}` divides an integer by zero") from None
 
 
 def _reduce(i: Instruction, env: Env) -> Value:
@@ -158,7 +167,7 @@ def _reduce(i: Instruction, env: Env) -> Value:
     try:
         return algebra.reduce(fn, x, target, where, q, count)
     except algebra.ReductionError as error:
-        raise RunError(f"step {env.step.number}: {fn}({_shown(i.args['x'])}): {error}") from None
+        raise RunError(f"step {env.step.number}: {fn}({env.called(i.args['x'])}): {error}") from None
 
 
 def _frame(name: str | None, values: Iterable[Value | None]) -> Frame | None:
@@ -207,7 +216,7 @@ def _keep(i: Instruction, env: Env) -> Record:
     record = env.record(i.args["record"])
     where = env.operand(i.args["where"])
     kept = (
-        where.on(record.frame).tensor.bool()
+        numeric(where).on(record.frame).tensor.bool()
         if isinstance(where, Value)
         else torch.full((record.frame.size,), bool(where))
     )

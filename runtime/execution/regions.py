@@ -8,6 +8,7 @@ import torch
 from ...compiler.plan import Instruction
 from ...compiler.plan import Value as Name
 from ..errors import RunError
+from ..numbers import numeric
 from ..values import Any_, Concatenation, Record, Selection
 from .interpreter import HANDLERS, Env, run_block
 
@@ -67,7 +68,7 @@ def _advance(i: Instruction, env: Env, inner: Env) -> None:
 def _keep_round(i: Instruction, inner: Env, kept: _Kept) -> None:
     statement = next(x for x in i.body if x.op == "keep_rows")
     rows, where = inner.record(statement.args["rows"]), inner.value(statement.args["where"])
-    selection = Selection(rows.frame, torch.nonzero(where.on(rows.frame).tensor.bool())[:, 0])
+    selection = Selection(rows.frame, torch.nonzero(numeric(where).on(rows.frame).tensor.bool())[:, 0])
     kept.rounds.append({name: selection(value) for name, value in inner.values.items()})
     kept.rows += selection.frame.size
 

@@ -23,7 +23,7 @@ def check_prompts(
     for row, (prompt, length, more) in enumerate(zip(prompts, lengths, new, strict=True)):
         if room is not None and length + more > room:
             raise RunError(
-                f"`{name}`: {_row(frame, row)} has a prompt of {length} tokens and may get {more} more, but "
+                f"`{name}`: {frame.row_name(row)} has a prompt of {length} tokens and may get {more} more, but "
                 f"`{role.name}` reads at most {room}: shorten it, leave it out, or lower max_new_tokens\n"
                 f"  prompt = {short(prompt)}"
             )
@@ -38,12 +38,6 @@ def check_sequences(name: str, role: Role, frame: Frame, seqs: Sequences, texts:
     if row is not None:
         prompt = f"\n  prompt = {short(texts[row])}" if texts else ""
         raise RunError(
-            f"`{name}`: {_row(frame, row)} has {seqs.lengths[row]} tokens, but `{role.name}` reads at most {room}: "
+            f"`{name}`: {frame.row_name(row)} has {seqs.lengths[row]} tokens, but `{role.name}` reads at most {room}: "
             f"shorten it or leave it out{prompt}"
         )
-
-
-def _row(frame: Frame, row: int) -> str:
-    """A row as the user can find it: of a read by its number since step 0, which no minibatch changes."""
-    number = int(frame.ids[row]) if frame.parent is None and frame.ids is not None else row
-    return f"row {number} of `{frame.name}`"

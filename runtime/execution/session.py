@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from ..data import Reader, Table, open_table
 from ..engines import Engine, make_engine
 from ..models.layers import compile_layers, enable_checkpointing
 from ..models.loading import Role, load_role
+from .naming import Names
 from .optimizer import Trainer
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -77,6 +79,11 @@ class Session:
     @property
     def operators(self) -> Mapping[str, Operator]:
         return {o.key: o for o in self.plan.operators}
+
+    @cached_property
+    def names(self) -> Names:
+        """What messages call the values of the plan."""
+        return Names(self.plan)
 
     # ------------------------------------------------------------ data
 

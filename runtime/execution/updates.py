@@ -369,5 +369,4 @@ def _log(batch: _Batch, env: Env) -> None:
     env.step.log(f"loss.{batch.instruction.attrs['model']}", float(_loss(batch, env).detach()))
     for x in batch.instruction.body:
         if x.op == "metric":
-            value = env.operand(x.args["value"])
-            env.step.log(x.attrs["metric"], float(value.tensor.detach()) if isinstance(value, Value) else float(value))
+            env.step.log(x.attrs["metric"], env.scalar(x.args["value"]))

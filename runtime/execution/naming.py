@@ -1,0 +1,50 @@
+"""How messages call the values of a plan: by the user's names, and what has none by its expression."""
+
+from ...compiler.plan import Instruction, Operand, Plan
+from ...compiler.plan import Value as Name
+
+PREFIX = {"neg": "-", "not": "not "}
+DEPTH = 3
+"""How deep an expression is written out; what is below is `…`."""
+
+
+class Names:
+    def __init__(self, plan: Plan) -> None:
+        self._made = {x.out: x for x in plan.walk()}
+
+    def __call__(self, operand: Operand, depth: int = DEPTH) -> str:
+        """An operand as the user knows it."""
+        if isinstance(operand, bool):
+            return str(operand).lower()
+        if not isinstance(operand, Name):
+            return f'"{operand}"' if isinstance(operand, str) else str(operand)
+        made = self._made.get(operand.ref)
+        if not operand.ref.startswith("%"):
+            return operand.ref
+        return "…" if made is None or depth == 0 else self._expression(made, depth - 1)
+
+    def _expression(self, made: Instruction, depth: int) -> str:
+        args = [self(a, depth) for a in made.args.values()]
+        match made.op:
+            case "field":
+                return f"{args[0]}.{made.attrs['field']}"
+            case "map":
+                return _pointwise(made.attrs["fn"], args)
+            case "reduce":
+                return f"{made.attrs['fn']}({args[0]})"
+            case "call":
+                return f"{made.attrs['operator']}({', '.join(args)})"
+            case "collected":
+                return args[0]
+            case "state" | "step":
+                return str(made.attrs.get("state", "step"))
+        model = made.attrs.get("model")
+        return f"{model}.{made.op}({args[0]})" if model and args else f"{made.op}({', '.join(args)})"
+
+
+def _pointwise(fn: str, args: list[str]) -> str:
+    if fn in PREFIX:
+        return PREFIX[fn] + args[0]
+    if len(args) == 2 and (not fn.isalpha() or fn in ("and", "or")) and "_" not in fn:
+        return f"{args[0]} {fn} {args[1]}"
+    return f"{fn}({', '.join(args)})"
