@@ -59,6 +59,9 @@ def main(argv: list[str] | None = None) -> int:
     if args.resume and args.overwrite:
         print("flowrun: --resume goes on with a run and --overwrite replaces it: give one of them", file=sys.stderr)
         return 2
+    if args.set and args.flow.endswith(".json"):
+        print("flowrun: a plan's parameters are fixed: compile the flow again with --set", file=sys.stderr)
+        return 2
     for name, value in (
         ("--steps", args.steps),
         ("--save-every", args.save_every),

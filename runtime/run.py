@@ -31,12 +31,20 @@ def run_plan(data: bytes, args: argparse.Namespace) -> None:
     plan = _decode(data)
     out: Path = args.out or Path("runs") / plan.flow
     commit = _starting_point(out, args)
+    _check_device(args.device)
     session = Session(plan, _settings(plan, args))
     with _default_dtype(session.settings.number), _memory_errors():
         if commit is not None:
             check_resumable(commit, session)
         _load(session, args)
         _execute(session, out, data, commit, args)
+
+
+def _check_device(name: str) -> None:
+    """Raise RunError for a device that this machine lacks."""
+    here = ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
+    if name not in here and not (name == "cuda" and len(here) > 1):
+        raise RunError(f"--device {name} isn't here; this machine has {', '.join(here)}")
 
 
 def _decode(data: bytes) -> Plan:

@@ -1,5 +1,6 @@
 """Everything a run holds: models, optimizers, engines, data, states. It outlives the step."""
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -11,8 +12,9 @@ import torch
 from ...compiler.plan import Instruction, Model, Operator, Plan
 from ..data import Reader, Table, open_table
 from ..engines import Engine, make_engine
+from ..errors import RunWarning
 from ..models.layers import compile_layers, enable_checkpointing
-from ..models.loading import Role, load_role
+from ..models.loading import Role, directory_digest, load_role
 from .naming import Names
 from .optimizer import Trainer
 
@@ -95,6 +97,14 @@ class Session:
             folder = next((f for f in self.settings.folders if (f / path).exists()), self.settings.folders[0])
             self._tables[key] = open_table(path, folder, split=read.attrs["split"], name=read.attrs.get("name"))
         return self._tables[key]
+
+    def model_folder(self, path: str) -> Path:
+        """The folder that a model's path is relative to: of those looked into, the first that has it."""
+        return next((f for f in self.settings.folders if (f / path).is_dir()), self.settings.folders[0])
+
+    def model_digest(self, path: str) -> str:
+        """Changes when the files of a model directory do."""
+        return directory_digest(path, self.model_folder(path))
 
     def reader(self, read: Instruction) -> Reader:
         """The order in which the rows of a `read` come."""
@@ -190,7 +200,6 @@ def _start_of(session: Session, model: Model, source: Model, shared: dict[str, R
 def _load(session: Session, model: Model) -> Role:
     settings = session.settings
     dtype = DTYPES[str(model.options.get("dtype") or settings.dtype)]
-    folder = next((f for f in settings.folders if (f / model.path).is_dir()), settings.folders[0])
     role = load_role(
         model.kind,  # type: ignore[arg-type]
         model.path,
@@ -198,10 +207,13 @@ def _load(session: Session, model: Model) -> Role:
         device=settings.device,
         seed=settings.seed,
         name=model.name,
-        base_dir=folder,
+        base_dir=session.model_folder(model.path),
         dropout=float(model.options.get("dropout") or 0.0),
     )
     role.module.requires_grad_(model.trained)
+    if role.fresh_head and model.frozen:
+        text = f"`{model.path}` has no scalar head: what `{model.name}` says is random, and nothing trains it"
+        warnings.warn(text, RunWarning, stacklevel=2)
     return role
 
 

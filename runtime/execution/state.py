@@ -28,7 +28,8 @@ def pack_state(session: Session, step: int, queues: Queues) -> tuple[dict[str, T
     waiting = pack_queues(queues, packer)
     meta = {
         "plan": _identity(session.plan),
-        "operators": {o.key: o.sha256 for o in session.plan.operators},
+        "params": session.plan.params,
+        "sources": {o.key: o.sha256 for o in session.plan.operators} | source_digests(session),
         "seed": session.settings.seed,
         "dtype": session.settings.dtype,
         "threads": torch.get_num_threads(),
@@ -49,9 +50,12 @@ def _weights(session: Session, name: str) -> dict[str, Tensor]:
 
 
 def check_resumable(commit: Commit, session: Session) -> None:
-    """Raise CommitError if the commit is of another run; warn if the user's functions have changed since."""
+    """Raise CommitError if the commit is of another run; warn if functions, data or models have changed since."""
     meta, settings = commit.meta, session.settings
+    params = meta["params"] | {}
+    differing = [(f"`{n}`", params.get(n), v) for n, v in session.plan.params.items() if params.get(n) != v]
     for what, then, now in (
+        *differing,
         ("plan", meta["plan"][:12], _identity(session.plan)[:12]),
         ("--seed", meta["seed"], settings.seed),
         ("--dtype", meta["dtype"], settings.dtype),
@@ -61,10 +65,20 @@ def check_resumable(commit: Commit, session: Session) -> None:
                 f"{commit.path} is of another run: its {what} is {then}, this one's is {now}; resume with the same "
                 "flow and options, or choose another --out"
             )
-    changed = sorted(o.key for o in session.plan.operators if meta["operators"].get(o.key) != o.sha256)
+    now_used = {o.key: o.sha256 for o in session.plan.operators} | source_digests(session)
+    changed = sorted(name for name, digest in now_used.items() if meta["sources"].get(name) != digest)
     if changed:
-        text = f"{', '.join(changed)} changed since the commit of step {commit.step}; the run goes on with the new text"
+        text = (
+            f"{', '.join(changed)} changed since the commit of step {commit.step}; the run goes on with the new state"
+        )
         warnings.warn(text, RunWarning, stacklevel=3)
+
+
+def source_digests(session: Session) -> dict[str, str]:
+    """Digests of what a run reads again after a resume: its data, and models that no commit holds."""
+    tables = {i.attrs["path"]: session.table(i).fingerprint for i in session.plan.walk() if i.op == "read"}
+    paths = {m.path for m in session.plan.models if not m.trained and not m.replaced}
+    return tables | {p: session.model_digest(p) for p in paths}
 
 
 def _identity(plan: Plan) -> str:

@@ -1,6 +1,7 @@
 """Roles: the models of a flow, loaded from Hugging Face directories and written back to them."""
 
 import copy
+import hashlib
 import shutil
 import tempfile
 import warnings
@@ -26,6 +27,8 @@ _LOADERS: dict[str, Any] = {
     "reward_model": transformers.AutoModelForSequenceClassification,
 }
 
+_DIGEST_BYTES = 1 << 20
+
 DTYPES = (torch.float64, torch.float32, torch.bfloat16)
 
 
@@ -41,6 +44,7 @@ class Role:
     tokenizer: None where the directory carries none; its padding is never used.
     direct: whether `head(backbone(x))` equals the module's own logits; found out at the first forward.
     packs: whether the layers attend over packed rows; found out at the first forward.
+    fresh_head: whether the files held no scalar head, so that it was drawn at random.
     """
 
     kind: Kind
@@ -53,6 +57,7 @@ class Role:
     checkpointing: bool = False
     direct: bool | None = field(default=None, repr=False)
     packs: bool | None = field(default=None, repr=False)
+    fresh_head: bool = field(default=False, repr=False)
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Each parameter once (tied ones too)."""
@@ -128,14 +133,14 @@ def load_role(
     with _quiet(), _one_sentence(path, found):
         config = transformers.AutoConfig.from_pretrained(found)
         set_dropout(config, dropout)
-        module = _load_module(kind, found, config, dtype, noise.key(seed, name))
+        module, fresh = _load_module(kind, found, config, dtype, noise.key(seed, name))
         tokenizer = _load_tokenizer(found)
     set_dropout(module, dropout)
     if dtype != torch.bfloat16:  # there the library's rounding to float32 is what keeps the norm right
         replace_norms(module)
     _own_memory(module)
     module.to(device).eval()
-    return Role(kind, name, module, tokenizer, module.config, str(path), dropout)
+    return Role(kind, name, module, tokenizer, module.config, str(path), dropout, fresh_head=fresh)
 
 
 def save_role(role: Role, directory: str | Path) -> None:
@@ -183,6 +188,20 @@ def find(path: str, base_dir: str | Path | None = None) -> str:
     return path
 
 
+def directory_digest(path: str, base_dir: str | Path | None = None) -> str:
+    """A digest of a model directory that changes when its weights do: names, sizes and both ends of its files."""
+    folder = Path(find(path, base_dir))
+    digest = hashlib.sha256()
+    for file in sorted(folder.glob("*")) if folder.is_dir() else ():
+        if file.is_file():
+            digest.update(f"{file.name}:{file.stat().st_size}:".encode())
+            with file.open("rb") as data:
+                digest.update(data.read(_DIGEST_BYTES))
+                data.seek(max(0, file.stat().st_size - _DIGEST_BYTES))
+                digest.update(data.read(_DIGEST_BYTES))
+    return digest.hexdigest()
+
+
 def fresh_head(shape: torch.Size, key: int) -> Tensor:
     """Weights of a new scalar head, float64 [1, hidden]: normal with standard deviation 0.02 / sqrt(hidden).
 
@@ -194,17 +213,19 @@ def fresh_head(shape: torch.Size, key: int) -> Tensor:
     return drawn.view(shape)
 
 
-def _load_module(kind: Kind, path: str, config: Any, dtype: torch.dtype, key: int) -> nn.Module:
+def _load_module(kind: Kind, path: str, config: Any, dtype: torch.dtype, key: int) -> tuple[nn.Module, bool]:
+    """The module, and whether its scalar head had to be drawn."""
     options: dict[str, Any] = {"config": config, "dtype": dtype, "output_loading_info": True}
     if kind != "causal_lm":
         config.num_labels = 1
     module, info = _LOADERS[kind].from_pretrained(path, **options)
     missing = set(info["missing_keys"])
-    if kind != "causal_lm" and "score.weight" in missing:
+    fresh = kind != "causal_lm" and "score.weight" in missing
+    if fresh:
         module.score.weight.data.copy_(fresh_head(module.score.weight.shape, key))
         missing.discard("score.weight")
     _refuse_missing(path, missing, info)
-    return module  # type: ignore[no-any-return]
+    return module, fresh
 
 
 def _refuse_missing(path: str, missing: set[str], info: Mapping[str, Any]) -> None:

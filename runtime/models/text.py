@@ -1,9 +1,10 @@
 """Text and token ids: prompts, chat templates, responses with their end of turn."""
 
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..errors import RunError
+from ..errors import RunError, RunWarning
 
 if TYPE_CHECKING:
     from .loading import Role
@@ -23,6 +24,8 @@ def encode_prompt(tokenizer: Any, prompt: Prompt, chat: bool = False) -> list[in
     Raises TextError: empty prompt, no tokenizer, no chat template.
     """
     _require(tokenizer, prompt)
+    if isinstance(prompt, str):
+        _warn_of_lost_characters(tokenizer, prompt)
     if chat or not isinstance(prompt, str):
         return _ids(tokenizer, _template(tokenizer, _messages(prompt), add_generation_prompt=True))
     ids = [int(i) for i in tokenizer(prompt)["input_ids"]]
@@ -31,6 +34,24 @@ def encode_prompt(tokenizer: Any, prompt: Prompt, chat: bool = False) -> list[in
     if not ids:
         raise TextError(f"the prompt {prompt!r} has no tokens: a prompt needs at least one")
     return ids
+
+
+def _warn_of_lost_characters(tokenizer: Any, text: str) -> None:
+    """A character that the vocabulary can't write is dropped by most tokenizers without a word."""
+    known: set[str] = _writable.setdefault(id(tokenizer), set())
+    for character in set(text) - known:
+        known.add(character)
+        # Nothing, or only the token for what is unknown (which may be any special one).
+        if not character.isspace() and set(_ids(tokenizer, character)) <= set(tokenizer.all_special_ids):
+            warnings.warn(
+                f"{_name(tokenizer)} can't write {character!r} (first met in {text[:40]!r}): the model doesn't see it",
+                RunWarning,
+                stacklevel=3,
+            )
+
+
+_writable: dict[int, set[str]] = {}
+"""Characters looked at, by tokenizer: each is looked at once."""
 
 
 def encode_pair(tokenizer: Any, prompt: Prompt, response: str, chat: bool = False) -> tuple[list[int], list[int]]:

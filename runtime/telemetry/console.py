@@ -68,6 +68,8 @@ class _Story:
     def opening(self) -> str:
         """What runs, and from where to where."""
         span = f"steps {self.first_step + 1} to {self.steps}" if self.first_step else _counted(self.steps, "step")
+        if self.first_step >= self.steps:
+            span = f"all {_counted(self.steps, 'step')} are made; a larger --steps goes on"
         return f"{self.flow} · {span} · {_shown(self.out)}"
 
     def take(self, record: Mapping[str, Any]) -> str | None:
