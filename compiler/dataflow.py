@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from .graph import Axis, Graph, Node, Ref, is_scoped
 
-NO_GRADIENT = frozenset({"==", "!=", "<", "<=", ">", ">=", "and", "or", "not", "//", "stop_gradient", "count"})
+NO_GRADIENT = frozenset({"==", "!=", "<", "<=", ">", ">=", "and", "or", "not", "//", "stop_gradient", "count", "comb"})
 """Functions, and reductions, whose result has no gradient."""
 
 
@@ -57,17 +57,30 @@ def loss_of(update: Node, nodes: Mapping[int, Node]) -> Loss | None:
     inside = {n.id for n in update.body}
     needed = ancestors([minimize.args["value"].id], nodes)
     live = tuple(sorted(i for i in needed if nodes[i].attrs.get("version") == "live"))
-    dependent = _dependent(live, [n for n in update.body if n.id in needed])
+    dependent = depending(live, [n for n in update.body if n.id in needed])
     roots = _roots(nodes[i] for i in _boundary(needed, inside, nodes))
     chain = [nodes[i] for i in sorted(dependent)]
     return Loss(minimize, live, dependent, roots, _uncut(chain, live, nodes), _two_passes(chain, dependent, minimize))
+
+
+GRADIENT_RESULTS = frozenset({"sequence", "ragged", "per_sequence"})
+"""Results of Python operators that are tensors of torch, and so may carry a gradient; others are plain numbers."""
+
+
+def cuts_gradient(node: Node) -> bool:
+    """Whether this is a Python operator whose results are plain numbers."""
+    if node.op != "call":
+        return False
+    result = node.attrs["operator"].result
+    hints = [h for _, h in result] if isinstance(result, tuple) else [result]
+    return not any(h.sees in GRADIENT_RESULTS for h in hints)
 
 
 def carries_gradient(live: Iterable[int], body: Iterable[Node]) -> frozenset[int]:
     """The nodes through which the gradient of the live phases flows."""
     reached = set(live)
     for node in body:
-        stops = node.op == "rank" or node.attrs.get("fn") in NO_GRADIENT
+        stops = node.op == "rank" or node.attrs.get("fn") in NO_GRADIENT or cuts_gradient(node)
         condition = "0" if node.attrs.get("fn") == "where" else "where"
         values = [a for name, a in node.args.items() if isinstance(a, Ref) and name != condition]
         if not stops and any(a.id in reached for a in values):
@@ -75,7 +88,8 @@ def carries_gradient(live: Iterable[int], body: Iterable[Node]) -> frozenset[int
     return frozenset(reached)
 
 
-def _dependent(live: Iterable[int], body: Iterable[Node]) -> frozenset[int]:
+def depending(live: Iterable[int], body: Iterable[Node]) -> frozenset[int]:
+    """The given nodes of a block, and everything in it that is computed from them."""
     reached = set(live)
     for node in body:
         if any(r in reached for r in node.refs()):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from ....dsl.diagnostics import Note, Report
-from ...dataflow import carries_gradient, loss_of
+from ...dataflow import Loss, ancestors, carries_gradient, cuts_gradient, depending, loss_of, named
 from ...facts import Places
 from ...graph import ERROR, Graph, Node, Ref
 
@@ -65,14 +65,44 @@ def _check_update(graph: Graph, update: Node, nodes: Mapping[int, Node], report:
             losses[1].span if losses else update.span,
             help="add the losses: `minimize a + b`" if losses else "add `minimize LOSS`",
         )
-    if len(losses) == 1:
-        _check_reaches(name, update, losses[0], nodes, report)
+    _check_rows(name, update, nodes, report)
+    if len(losses) == 1 and losses[0].type != ERROR:
+        found = loss_of(update, nodes)
+        if not (found and _check_operators(name, update, found, nodes, report)):
+            _check_reaches(name, update, losses[0], found, report)
 
 
-def _check_reaches(name: str, update: Node, loss: Node, nodes: Mapping[int, Node], report: Report) -> None:
-    if loss.type == ERROR:
-        return
-    found = loss_of(update, nodes)
+def _check_rows(name: str, update: Node, nodes: Mapping[int, Node], report: Report) -> None:
+    """Rows may not be chosen by what the trained model says now: its loss would be made of two of its passes."""
+    live = [n for n in update.body if n.attrs.get("version") == "live"]
+    reached = depending([n.id for n in live], update.body)
+    for phase in live:
+        sequences = phase.args["sequences"]
+        if isinstance(sequences, Ref) and sequences.id in reached:
+            shown = named(nodes, sequences)
+            message = f"the rows of `{shown}` depend on what `{name}` says in its own update"
+            notes = (Note("they are chosen here", nodes[sequences.id].span),)
+            help = "choose them before the update, or leave elements out by `where=` in a reduction"
+            report.add("E0316", message, phase.span, notes=notes, help=help)
+
+
+def _check_operators(name: str, update: Node, loss: Loss, nodes: Mapping[int, Node], report: Report) -> bool:
+    """Refuse Python operators that a gradient on its way to the loss goes into and doesn't come out of."""
+    flowing = carries_gradient(loss.live, update.body)
+    needed = ancestors([loss.minimize.id], nodes)
+    cutting = [n for n in update.body if n.id in needed and cuts_gradient(n) and any(r in flowing for r in n.refs())]
+    for node in cutting:
+        operator = node.attrs["operator"]
+        message = f"`{operator.module}.{operator.name}` returns plain numbers: the gradient of `{name}` ends in it"
+        help = (
+            'write the formula in Flow, let it take and return `Float[Tensor, "token"]`, or pass '
+            "`stop_gradient(…)` if its value is meant as a constant"
+        )
+        report.add("E0304", message, node.span, label="the loss needs this", help=help)
+    return bool(cutting)
+
+
+def _check_reaches(name: str, update: Node, loss: Node, found: Loss | None, report: Report) -> None:
     value = loss.args["value"]
     if found and isinstance(value, Ref) and value.id in carries_gradient(found.live, update.body):
         return

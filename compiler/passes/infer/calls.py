@@ -1,8 +1,11 @@
 """The type of a call to a Python operator: what one call sees of each argument, and so the axis of its result."""
 
-from ....dsl.operators import Hint, Operator, Parameter
+from ....dsl.operators import PACKED, Hint, Operator, Parameter
 from ...graph import Axis, Node, Operand, Type
 from .context import Context, Refusal
+
+WHOLE = frozenset({"batch", *PACKED.values()})
+"""What makes one call see all rows in scope."""
 
 COMPATIBLE = {
     "float": {"float", "int", "bool", "any"},
@@ -61,9 +64,26 @@ def _row_axis(context: Context, node: Node, operator: Operator, params: dict[str
         members = _seen(params, node, kind)
         if members:
             return _parent_axis(context, node, members, kind)
-    if operator.sees_batch:
+    if any(p.hint.sees in WHOLE for p in params.values()):
+        _check_whole(context, node, params)
         return None
     return context.join(*node.args.values())
+
+
+def _check_whole(context: Context, node: Node, params: dict[str, Parameter]) -> None:
+    """One call sees all rows: beside them there are only scalars, and packed values are of sequences."""
+    packed = [a for kind in PACKED.values() for a in _seen(params, node, kind)]
+    if packed:
+        inner = _same_axis(context, packed, "packed")
+        if inner.parent is None:
+            message = f"`{inner}` has nothing above it, so its rows are no sequences"
+            raise Refusal("E0205", message, at=packed[0], help="packed values are on `token`, or on `sample`")
+    for operand in _seen(params, node, "row"):
+        axis = context.type(operand).axis
+        if axis is not None:
+            message = f"one call sees all rows, but {context.named(operand)} has a value for each row of `{axis}`"
+            help = "pass a scalar, or give that parameter the hint of the others"
+            raise Refusal("E0201", message, at=operand, help=help)
 
 
 def _parent_axis(context: Context, node: Node, members: list[Operand], kind: str) -> Axis | None:
