@@ -1,6 +1,7 @@
 """`flowrun`: compile a flow (or take a compiled plan) and run it in this process."""
 
 import argparse
+import difflib
 import subprocess
 import sys
 import tempfile
@@ -71,11 +72,25 @@ def main(argv: list[str] | None = None) -> int:
         if value is not None and value < 1:
             print(f"flowrun: {name} is at least 1, not {value}", file=sys.stderr)
             return 2
+    missing = _missing(args.flow)
+    if missing:
+        print(missing, file=sys.stderr)
+        return 2
     try:
         return _run(args)
     except KeyboardInterrupt:
         print("stopped; `--resume` goes on from the last commit", file=sys.stderr)
         return 130
+
+
+def _missing(target: str) -> str | None:
+    """What to say of a file that isn't there; `std/…` names the library's flows."""
+    file = Path(target if Path(target).exists() else target.rpartition(":")[0] or target)
+    if file.exists() or file.parts[:1] == ("std",):
+        return None
+    beside = [p.name for p in file.parent.glob("*") if p.suffix in (".flow", ".py", ".json")]
+    close = difflib.get_close_matches(file.name, beside, n=1)
+    return f"flowrun: no file `{file}`" + (f"; did you mean `{file.parent / close[0]}`?" if close else "")
 
 
 def _run(args: argparse.Namespace) -> int:

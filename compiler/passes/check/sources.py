@@ -24,6 +24,11 @@ def check_sources(graph: Graph, report: Report, places: Places) -> None:
 
 
 def _help(path: str, places: Places, otherwise: str) -> str:
+    folder = places.find(path)
+    if folder is not None and folder.is_dir():
+        models = sorted(c.parent.relative_to(folder).as_posix() for c in folder.glob("*/*/config.json"))
+        inside = f"; it holds {', '.join(f'`{path}/{m}`' for m in models)}" if models else ""
+        return f"`{path}` is a folder without a `config.json`, so no model{inside}"
     close = nearest(path, places.siblings(path))
     return f"did you mean `{close}`?" if close else f"give a path relative to the flow, {otherwise}"
 

@@ -72,6 +72,9 @@ def _check_texts(context: Context, node: Node, fn: str) -> None:
     if condition is not None and context.type(condition).dtype == "text":
         message = f"the condition of `where` is true or false, not text: {context.named(condition)}"
         raise Refusal("E0205", message, at=condition, help='compare it, such as `x == "yes"`')
+    if condition is not None and context.type(condition).dtype in ("float", "int"):
+        message = f"the condition of `where` is true or false, not a number: {context.named(condition)}"
+        raise Refusal("E0205", message, at=condition, help="compare it, such as `x > 0`")
     values = [a for k, a in node.args.items() if fn != "where" or k != "0"]
     texts = [a for a in values if context.type(a).dtype == "text"]
     numbers = [a for a in values if context.type(a).dtype not in ("text", "any")]
