@@ -79,6 +79,12 @@ class Frame:
         counts = torch.as_tensor(lengths, dtype=torch.long)
         return Frame(name, int(counts.sum()), self, torch.repeat_interleave(torch.arange(self.size), counts))
 
+    def is_like(self, other: Frame) -> bool:
+        """Whether both are the same rows of the same parent."""
+        pairs = ((self.index, other.index), (self.ids, other.ids))
+        same = all(a is b or (a is not None and b is not None and torch.equal(a, b)) for a, b in pairs)
+        return same and (self.name, self.size) == (other.name, other.size) and self.parent is other.parent
+
     def find(self, kind_or_name: str) -> Frame:
         """The innermost frame of that kind or name, this one or above it. Raises AxisError."""
         for frame in self.chain():
@@ -178,15 +184,26 @@ class Selection:
     Values above the frame, and values of other hierarchies, stay as they are.
     """
 
-    def __init__(self, base: Frame, rows: Tensor, parent: Frame | None = None, name: str | None = None) -> None:
-        """parent, name: of the new frame; by default those of `base`, so that rows keep what they are under."""
+    def __init__(
+        self,
+        base: Frame,
+        rows: Tensor,
+        parent: Frame | None = None,
+        name: str | None = None,
+        known: Callable[[Frame], Frame] = lambda frame: frame,
+    ) -> None:
+        """parent, name: of the new frame; by default those of `base`, so that rows keep what they are under.
+
+        known: the frame to take for a new one, where its rows have been taken before.
+        """
         above = parent or base.parent
         index = None
         if above is not None:
             index = rows if parent is not None else base.index[rows] if base.index is not None else None
         ids = base.ids[rows] if base.ids is not None else None
         self.base = base
-        self.frame = Frame(name or base.name, len(rows), above, index, ids)
+        self.frame = known(Frame(name or base.name, len(rows), above, index, ids))
+        self._known = known
         self._made: dict[int, tuple[Frame, Tensor]] = {id(base): (self.frame, rows)}
         self._keep: list[Frame] = [base]
 
@@ -207,7 +224,7 @@ class Selection:
         rows = rows[torch.argsort(place[rows], stable=True)]
         ids = frame.ids[rows] if frame.ids is not None else None
         name = rename(frame.name) if rename else frame.name
-        return Frame(name, len(rows), parent, place[rows], ids), rows
+        return self._known(Frame(name, len(rows), parent, place[rows], ids)), rows
 
     def __call__(self, value: Any_) -> Any_:
         """The remaining rows of a value."""
@@ -224,9 +241,15 @@ class Selection:
         return Value(take(value.data, rows), frame)
 
 
-def keep_rows(record: Record, name: str, kept: Tensor, tokens: str | None) -> Record:
-    """`keep(record, where=…)`: a child axis of 0 or 1 rows per row. kept: [rows] bool."""
-    selection = Selection(record.frame, torch.nonzero(kept)[:, 0], parent=record.frame, name=name)
+def keep_rows(
+    record: Record,
+    name: str,
+    kept: Tensor,
+    tokens: str | None,
+    known: Callable[[Frame], Frame] = lambda frame: frame,
+) -> Record:
+    """`keep(record, where=…)`: a child axis of 0 or 1 rows per row. kept: [rows] bool. known: see `Selection`."""
+    selection = Selection(record.frame, torch.nonzero(kept)[:, 0], parent=record.frame, name=name, known=known)
 
     def move(value: Value) -> Value:
         assert value.frame is not None

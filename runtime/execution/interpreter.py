@@ -202,6 +202,15 @@ def find_frame(env: Env, name: str) -> Frame:
     raise KeyError(name)
 
 
+def known_frame(env: Env, frame: Frame) -> Frame:
+    """The frame itself, or the one in scope that has its rows: what was made ahead of this step is on that one."""
+    try:
+        known = find_frame(env, frame.name)
+    except KeyError:
+        return frame
+    return known if known.is_like(frame) else frame
+
+
 def frames_of(value: Any_) -> Iterable[Frame]:
     """Every frame a value is on."""
     if isinstance(value, Record):
@@ -220,7 +229,7 @@ def _keep(i: Instruction, env: Env) -> Record:
         if isinstance(where, Value)
         else torch.full((record.frame.size,), bool(where))
     )
-    return keep_rows(record, i.attrs["rows"], kept, i.attrs.get("tokens"))
+    return keep_rows(record, i.attrs["rows"], kept, i.attrs.get("tokens"), lambda frame: known_frame(env, frame))
 
 
 def _state(i: Instruction, env: Env) -> Value:
