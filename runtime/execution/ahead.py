@@ -25,16 +25,18 @@ Queues = dict[int, dict[int, Drawn]]
 """By staleness, then by the step that will read them."""
 
 
-def run_ahead(session: Session, queues: Queues, number: int) -> list[Drawn]:
+def run_ahead(session: Session, queues: Queues, number: int, closing: bool = False) -> list[Drawn]:
     """Make what later steps will read, with the weights of now, and hand out what step `number` reads.
 
     At version v the draw of step v + k is made; at version 0 those of steps 0 to k are. That holds at the end of a run
     too: what is drawn beyond it waits in the last commit, so that a run made longer later is as if it had never ended.
+    closing: this is for what runs after the last step, which reads on where the data has ended, and draws no further.
     """
     for ahead in session.plan.ahead:
         queue = queues.setdefault(ahead.staleness, {})
-        for future in range(max(queue, default=number - 1) + 1, number + ahead.staleness + 1):
-            drawn = _produced(session, queues, ahead, future)
+        last = number if closing else number + ahead.staleness
+        for future in range(max(queue, default=number - 1) + 1, last + 1):
+            drawn = (_needed if closing else _produced)(session, queues, ahead, future)
             if drawn is None:
                 break
             queue[future] = drawn
@@ -47,12 +49,16 @@ def _produced(session: Session, queues: Queues, ahead: Ahead, number: int) -> Dr
         return None
     cursors = dict(session.cursors)
     try:
-        return _made(session, ahead, number, _waiting(queues, number))
+        return _needed(session, queues, ahead, number)
     except RunError:
         if number < session.steps:
             raise
         session.cursors = cursors
         return None
+
+
+def _needed(session: Session, queues: Queues, ahead: Ahead, number: int) -> Drawn:
+    return _made(session, ahead, number, _waiting(queues, number))
 
 
 def _waiting(queues: Queues, number: int) -> dict[str, Any_]:

@@ -39,7 +39,7 @@ class Run:
     stopping: Callable[[], bool] = _never
 
     def execute(self) -> None:
-        """Run all steps, the blocks that run once more at the end, and write the trained models.
+        """Run all steps, write the trained models, and run the blocks that run once more at the end.
 
         Raises Stopped, after a commit, if it was asked to end early.
         """
@@ -53,8 +53,8 @@ class Run:
             values = self._step(step)
             self._report(step, values, time.perf_counter() - started)
             self._commit(number + 1)
-        self._after_the_end()
         self._save_models()
+        self._after_the_end()
 
     def _is_out_of_data(self, number: int) -> bool:
         drawn = bool(self.queues) and all(number in queue for queue in self.queues.values())
@@ -99,7 +99,7 @@ class Run:
         env = Env(self.session, step)
         needed = _needed(self.session.plan.program, last)
         if any(name in names_ahead(self.session) for name in needed):
-            for drawn in run_ahead(self.session, self.queues, step.number):
+            for drawn in run_ahead(self.session, self.queues, step.number, closing=True):
                 env.values.update(drawn.values)
         run_block((i for i in self.session.plan.program if i.out in needed and i not in last), env)
         step.logged.clear()  # of the step only the blocks count: it isn't one

@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from shardflow.runtime.errors import RunError
+
 from .test_semantics import MODEL, START, UPDATE
 from .workshop import Workshop, bit_equal, record_in, untimed
 
@@ -104,13 +106,13 @@ def test_epochs_end_the_run(workshop: Workshop) -> None:
 
 
 def test_without_epochs_the_data_is_read_once(workshop: Workshop) -> None:
-    assert len(workshop.run(MODEL + START + UPDATE, steps=None).metrics) == 4  # type: ignore[arg-type]
+    assert len(workshop.run(MODEL + START + UPDATE, steps=None).metrics) == 4
 
 
 def test_epochs_of_a_collect_end_the_run(workshop: Workshop) -> None:
     text = MODEL + COLLECT.format(rounds=4, short="error", condition='prompts.answer != "0"') + UPDATE
     text = text.replace("batch=4 prompts", "batch=4 prompts, epochs=1")
-    result = workshop.run(text, steps=None)  # type: ignore[arg-type]
+    result = workshop.run(text, steps=None)
     assert len(result.metrics) == 3 and result.meta["step"] == 3  # two rounds of four rows a step, of 24 rows
 
 
@@ -129,3 +131,47 @@ def test_samples_of_a_collect_have_the_flows_names(workshop: Workshop) -> None:
     text = MODEL + COLLECT.format(rounds=4, short="error", condition='prompts.answer != "0"') + UPDATE
     rows = workshop.run(text, 1).samples
     assert all({"prompt", "text", "reward", "answer"} <= set(row) for row in rows)
+
+
+KEPT_AHEAD = """
+    prompts = read("d.jsonl", batch=6 prompts)
+    some = keep(prompts, where=prompts.answer != "0")
+    a = policy.generate(some, n=3, max_new_tokens=4, max_staleness={first})
+    right = rewards.share(a.text)
+    best = keep(a, where=rank(right, by=some.prompt) == 0)
+    b = policy.generate(best.text, max_new_tokens=4, max_staleness={second})
+    gain = rewards.share(b.text) - rewards.share(best.text)
+    metric gain = mean(gain) + mean(b.length + sum(best.logprobs, over=token))
+    metric some = count(some.answer)
+    update policy(adamw(lr=1e-2)):
+        minimize -mean(policy.logprobs(best) * gain)
+"""
+
+
+@pytest.mark.parametrize(("first", "second"), [(1, 1), (2, 2), (1, 0)])
+def test_stale_draws_are_on_the_axes_that_a_keep_opens_again(workshop: Workshop, first: int, second: int) -> None:
+    plan = workshop.compile(MODEL + KEPT_AHEAD.format(first=first, second=second))
+    whole = workshop.run(plan, 3)
+    assert len(whole.column("gain")) == 3
+    broken = workshop.interrupted(plan, at=2, steps=3, save_every=1)
+    resumed = workshop.run(plan, 3, resume=True, out=broken.out)
+    assert untimed(resumed.metrics) == untimed(whole.metrics) and bit_equal(resumed.state, whole.state)
+
+
+ONE_EPOCH = COLLECT.replace("shuffle=false", "epochs=1").replace("max_new_tokens=4", "max_new_tokens=4{stale}")
+CLOSING = "    every 2 steps:\n        metric closing = mean(reward)\n"
+
+
+@pytest.mark.parametrize("stale", ["", ", max_staleness=1", ", max_staleness=3"])
+def test_the_closing_evaluation_reads_on_where_the_data_has_ended(workshop: Workshop, stale: str) -> None:
+    text = MODEL + ONE_EPOCH.format(stale=stale, rounds=2, short="skip", condition="true") + UPDATE + CLOSING
+    result = workshop.run(text.replace("where true", 'where prompts.answer != "x"'), None)
+    assert [m["step"] for m in result.metrics if "closing" in m] == [0, 2, 3]
+    assert result.meta["step"] == 3
+
+
+def test_models_are_written_before_the_closing_evaluation(workshop: Workshop) -> None:
+    closing = "    every 1 steps:\n        metric closing = 1 // (3 - step)\n"
+    with pytest.raises(RunError, match="divides an integer by zero"):
+        workshop.run(MODEL + START + UPDATE + closing, 3)
+    assert (workshop.folder / "runs/1/models/policy/model.safetensors").is_file()

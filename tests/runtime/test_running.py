@@ -146,7 +146,7 @@ def test_nothing_says_when_it_ends(workshop: Workshop) -> None:
         'flow e():\n    model p = causal_lm("p")\n    r = read("test.jsonl", all=true)\n    update p(adamw(lr=1e-3)):\n'
     )
     with pytest.raises(RunError, match="nothing says when this run ends"):
-        workshop.run(text + "        minimize -mean(p.logprobs(r.prompt, r.answer))\n", steps=None)  # type: ignore[arg-type]
+        workshop.run(text + "        minimize -mean(p.logprobs(r.prompt, r.answer))\n", steps=None)
 
 
 # ---------------------------------------------------------------- other tokenizers

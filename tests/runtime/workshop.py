@@ -129,7 +129,7 @@ class Workshop:
         self._runs += 1
         return self.folder / "runs" / str(self._runs)
 
-    def run(self, flow: str | Plan, steps: int = 3, **options: Any) -> Result:
+    def run(self, flow: str | Plan, steps: int | None = 3, **options: Any) -> Result:
         """Compile (if it is a text) and run."""
         plan = self.compile(flow) if isinstance(flow, str) else flow
         args = self.options(steps=steps, **options)
