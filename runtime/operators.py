@@ -152,6 +152,7 @@ def call_rows(
     row_labels: Sequence[str] | None = None,
     limits: AsyncLimits = AsyncLimits(),
     expected: Expected | None = None,
+    keywords: Sequence[str] = (),
 ) -> list[Any]:
     """Call a function once per row, the columns being its positional arguments.
 
@@ -165,6 +166,7 @@ def call_rows(
         row_labels: what each row is in the flow's terms.
         limits: for async functions.
         expected: the type of each result, as for `check_result`; None leaves them unchecked.
+        keywords: the parameters of the last columns, where they are passed by name.
 
     Returns:
         One result per row, in order.
@@ -172,7 +174,7 @@ def call_rows(
     Raises:
         OperatorError: the function raised, timed out or returned something else than `expected`.
     """
-    calls = _Calls(function, columns, node, row_labels)
+    calls = _Calls(function, columns, node, row_labels, tuple(keywords))
     if is_async(function):
         results = _run(_call_all(calls, limits))
     else:
@@ -195,6 +197,7 @@ class _Calls:
     columns: Sequence[Sequence[Any]]
     node: str
     labels: Sequence[str] | None
+    keywords: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         lengths = {len(column) for column in self.columns}
@@ -206,6 +209,12 @@ class _Calls:
 
     def arguments(self, row: int) -> list[Any]:
         return [column[row] for column in self.columns]
+
+    def made(self, row: int) -> Any:
+        """What the function returns for a row: of an async one, something to await."""
+        arguments = self.arguments(row)
+        first = len(arguments) - len(self.keywords)
+        return self.function(*arguments[:first], **dict(zip(self.keywords, arguments[first:], strict=True)))
 
     def context(self, row: int) -> RowContext:
         arguments = self.arguments(row)
@@ -236,7 +245,7 @@ def _parameters(function: Function, count: int) -> list[str]:
 
 def _call(calls: _Calls, row: int) -> Any:
     try:
-        value = calls.function(*calls.arguments(row))
+        value = calls.made(row)
     except (Exception, SystemExit) as error:
         raise raised(error, calls.context(row)) from error
     if inspect.isawaitable(value):
@@ -292,7 +301,7 @@ async def _call_async(calls: _Calls, row: int, limits: AsyncLimits) -> Any:
         deadline = asyncio.timeout(limits.timeout)
         try:
             async with deadline:
-                return await calls.function(*calls.arguments(row))
+                return await calls.made(row)
         except (Exception, SystemExit) as error:
             if attempt == limits.retries:
                 raise _given_up(error, calls.context(row), limits, deadline.expired()) from error

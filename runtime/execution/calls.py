@@ -106,7 +106,9 @@ def _results(
         expected = None  # tensors in, tensors out: their shape is checked when they are packed
     else:
         expected = _expected(operator)
-    return call_rows(function, ordered, node=env.called(Name(i.out)), row_labels=labels, expected=expected)
+    keywords = _keyword_only(function, [p.name for p in operator.params][: len(ordered)])
+    node = env.called(Name(i.out))
+    return call_rows(function, ordered, node=node, row_labels=labels, expected=expected, keywords=keywords)
 
 
 def _in_order(
@@ -117,6 +119,11 @@ def _in_order(
     last = max((n for n, name in enumerate(names) if name in columns), default=-1)
     defaults = inspect.signature(function).parameters
     return [columns.get(name) or [defaults[name].default] * count for name in names[: last + 1]]
+
+
+def _keyword_only(function: Callable[..., Any], names: Sequence[str]) -> list[str]:
+    known = inspect.signature(function).parameters
+    return [n for n in names if n in known and known[n].kind == inspect.Parameter.KEYWORD_ONLY]
 
 
 def _expected(operator: Operator) -> str | dict[str, str]:

@@ -137,3 +137,19 @@ def test_two_draws_of_one_function_are_two(workshop: Workshop) -> None:
         "    reward =", "    first = rewards.dice(rollout.text)\n    second = rewards.dice(rollout.text)\n    reward ="
     )
     assert all(x != 0 for x in column(workshop.run(text, 1), "reward"))
+
+
+KEYWORDS = """
+def scaled(text: str, *, factor: float, offset: float = 1.0) -> float:
+    return len(text) * 0 + factor * offset
+
+async def later(text: str, shift: float = 1.0, *, factor: float = 2.0) -> float:
+    return shift * factor
+"""
+
+
+def test_parameters_that_go_by_name_only(workshop: Workshop) -> None:
+    result = with_function(workshop, KEYWORDS, "rewards.scaled(rollout.text, offset=3, factor=2)")
+    assert set(column(result, "reward")) == {6.0}
+    assert set(column(with_function(workshop, "", "rewards.scaled(rollout.text, factor=2)"), "reward")) == {2.0}
+    assert set(column(with_function(workshop, "", "rewards.later(rollout.text, factor=5)"), "reward")) == {5.0}
