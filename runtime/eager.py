@@ -21,7 +21,7 @@ from ..dsl.diagnostics import Report
 from ..dsl.modules import STD, DefSymbol, FlowModule, FlowSymbol, Loader, PythonModule, Symbol, member
 from ..dsl.operators import Hint, Operator
 from ..dsl.ragged import PerSequence, Ragged
-from ..dsl.vocabulary import AXES, POINTWISE, REDUCTIONS
+from ..dsl.vocabulary import AXES, POINTWISE, REDUCTIONS, STRUCTURAL
 from . import algebra
 from .errors import RunError
 from .operators import module_of
@@ -180,16 +180,31 @@ def _call(expr: ast.Call, scope: Scope, module: FlowModule) -> Any:
     name = expr.func.id if isinstance(expr.func, ast.Name) and expr.func.id not in module.names else ""
     if name in REDUCTIONS:
         return _reduction(name, expr, scope, module)
+    if name in POINTWISE:
+        bound = _arguments(name, POINTWISE[name], expr, scope, module)
+        return _apply(name, [bound[p] for p in POINTWISE[name]])
+    if name == "rank":
+        bound = _arguments(name, STRUCTURAL[name], expr, scope, module)
+        return algebra.rank(bound["x"], _target(bound["x"].frame, bound))
+    if name == "expand":
+        bound = _arguments(name, STRUCTURAL[name], expr, scope, module)
+        return bound["x"].on(bound["to"])
     positional = [_evaluate(a.value, scope, module) for a in expr.args if a.name is None]
     named = {a.name: _evaluate(a.value, scope, module) for a in expr.args if a.name}
-    if name in POINTWISE:
-        return _apply(name, [*positional, *(named[p] for p in POINTWISE[name][len(positional) :])])
-    if name == "rank":
-        x = positional[0]
-        return algebra.rank(x, x.frame.find(named["by"]) if "by" in named else None)
-    if name == "expand":
-        return positional[0].on(named["to"])
     return _call_symbol(_evaluate(expr.func, scope, module), positional, named)
+
+
+def _arguments(
+    fn: str, params: Sequence[str], expr: ast.Call, scope: Scope, module: FlowModule, positional: int | None = None
+) -> dict[str, Any]:
+    """Arguments by parameter, as the compiler binds them. positional: how many may go without a name; None: all."""
+    free = [a.value for a in expr.args if a.name is None]
+    named = {a.name: a.value for a in expr.args if a.name}
+    wrong = [n for n in named if n not in params or n in params[: len(free)]]
+    if wrong or len(free) > (len(params) if positional is None else positional):
+        raise TypeError(f"it is {fn}({', '.join(params)})")
+    given = {**dict(zip(params, free, strict=False)), **named}
+    return {name: _evaluate(value, scope, module) for name, value in given.items()}
 
 
 def _apply(fn: str, operands: list[Any]) -> Any:
@@ -203,9 +218,9 @@ def _number(fn: str, operands: list[Any]) -> Any:
 
 
 def _reduction(fn: str, expr: ast.Call, scope: Scope, module: FlowModule) -> Value:
-    options = {a.name: _evaluate(a.value, scope, module) for a in expr.args if a.name}
-    x = _evaluate(expr.args[0].value, scope, module)
-    value = _framed(x)
+    params = ["x", "q"] if fn == "quantile" else ["x"]
+    options = _arguments(fn, [*params, "by", "over", "where"], expr, scope, module, len(params))
+    value = _framed(options["x"])
     where = _framed(options["where"], value.frame) if "where" in options else None
     frame = innermost([value.frame, where.frame if where else None])
     return algebra.reduce(fn, value, _target(frame, options), where, options.get("q", 0.5))

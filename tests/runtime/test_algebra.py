@@ -280,6 +280,29 @@ def everything(x, reward, lo=-0.5):
     return maximum(c, minimum(reward, rank(reward, by=prompt))) - var(x, by=prompt) + stop_gradient(sqrt(abs(x)))
 """
 
+POSITIONS = """
+def high(x) = quantile(x, 0.9)
+def high_named(x) = quantile(q=0.9, x=x)
+def ranked(x) = rank(x, prompt)
+def ranked_named(x) = rank(x, by=prompt)
+def spread(x) = expand(mean(x), x.sample)
+def clipped(x) = clamp(x, hi=2, lo=1)
+def pooled(x) = mean(x, prompt)
+def twice(x) = rank(x, prompt, by=prompt)
+"""
+
+
+def test_eager_calls_bind_arguments_as_the_compiler_does(tmp_path: Path) -> None:
+    (tmp_path / "positions.flow").write_text(POSITIONS)
+    module, x = load("positions", tmp_path), Axes(samples=[2, 2]).sample([0.0, 1.0, 2.0, 3.0])
+    assert module.high(x).tensor.item() == module.high_named(x).tensor.item() == pytest.approx(2.7)
+    assert module.ranked(x).rows == module.ranked_named(x).rows == [1, 0, 1, 0]
+    assert module.spread(x).rows == [1.5] * 4 and module.clipped(x).rows == [1, 1, 2, 2]
+    for wrong in (module.pooled, module.twice):
+        with pytest.raises(TypeError, match="it is"):
+            wrong(x)
+
+
 FLOW = """
 from formulas import everything
 import rewards
