@@ -100,7 +100,7 @@ def test_all_reads_the_whole_file(workshop: Workshop) -> None:
 
 def test_epochs_end_the_run(workshop: Workshop) -> None:
     flow = (MODEL + START + UPDATE).replace("batch=6 prompts", "batch=8 prompts, epochs=2")
-    assert len(workshop.run(flow, steps=None).metrics) == 6  # type: ignore[arg-type]
+    assert len(workshop.run(flow, steps=None).metrics) == 6
     assert len(workshop.run(flow, steps=4).metrics) == 4
     assert len(workshop.run(flow, steps=100).metrics) == 6
 
