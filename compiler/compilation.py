@@ -92,7 +92,7 @@ def check_flow(source: Source, chosen: FlowSymbol, settings: Mapping[str, Consta
         graph = infer(elaborate(chosen.module, chosen.flow, settings, report), report, source.places)
         check(graph, report, source.places)
         check_placed_flows(source.module, report)
-        placement = place_flow(source.module, graph, report)
+        placement = place_flow(source.module, graph, report, source.places)
         report.raise_if_errors()  # a graph in error has no order to speak of
         scheduled = schedule(prune(record(simplify(graph))), report)
     report.raise_if_errors()

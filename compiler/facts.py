@@ -42,6 +42,9 @@ class ModelFacts:
     tokenizer: str | None
     vocabulary: int | None
     problem: str | None = None
+    heads: int | None = None
+    kv_heads: int | None = None
+    layers: int | None = None
 
 
 @dataclass(frozen=True)
@@ -213,9 +216,20 @@ def _read_model(folder: Path) -> ModelFacts:
         return ModelFacts(folder, None, None, None, problem=f"its config.json is no JSON: {error}")
     if not isinstance(config, dict):
         return ModelFacts(folder, None, None, None, problem="its config.json holds no object")
-    positions = config.get("max_position_embeddings") or config.get("n_positions")
-    known = {k: v if isinstance(v, int) else None for k, v in (("p", positions), ("v", config.get("vocab_size")))}
-    return ModelFacts(folder, known["p"], _tokenizer(folder), known["v"])
+    return ModelFacts(
+        folder,
+        _whole(config, "max_position_embeddings", "n_positions"),
+        _tokenizer(folder),
+        _whole(config, "vocab_size"),
+        heads=_whole(config, "num_attention_heads", "n_head"),
+        kv_heads=_whole(config, "num_key_value_heads"),
+        layers=_whole(config, "num_hidden_layers", "n_layer"),
+    )
+
+
+def _whole(config: Mapping[str, Any], *names: str) -> int | None:
+    """The first of these entries that is a whole number above 0."""
+    return next((v for n in names if isinstance(v := config.get(n), int) and v > 0), None)
 
 
 def _tokenizer(folder: Path) -> str | None:

@@ -8,13 +8,16 @@ from ....dsl.diagnostics import Note, Report, suggest
 from ....dsl.modules import FlowModule
 from ....dsl.source import Span
 from ....dsl.vocabulary import CLUSTER_OPTIONS, DEVICES, METHODS, PLACE_OPTIONS
+from ...facts import Places
 from ...graph import Constant, Graph, Operand, Ref, Size
 from ...placement import Placement
 from ..elaborate.context import Context, Env, Scope
 from ..elaborate.options import read_options, with_defaults
+from .degrees import check_degrees
 
 CIRCLE = "one of them is made of a device: `h100(nodes=2)`"
 DEGREES = ("tp", "pp", "dp", "fsdp")
+LOCAL = ("local", "cpu")
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,7 @@ class _Checker:
     module: FlowModule
     graph: Graph
     report: Report
+    places: Places
     phases: dict[str, dict[str, Operand]] = field(default_factory=dict)
     placed: dict[str, Span] = field(default_factory=dict)
 
@@ -43,9 +47,9 @@ class _Checker:
         return Context(self.report, self.module, params=dict(self.graph.params))
 
 
-def place_flow(module: FlowModule, graph: Graph, report: Report) -> Placement:
+def place_flow(module: FlowModule, graph: Graph, report: Report, places: Places) -> Placement:
     """Check the `place` blocks of a flow, and what they say of each phase."""
-    checker = _Checker(module, graph, report)
+    checker = _Checker(module, graph, report, places)
     for declaration in module.clusters().values():
         _cluster(checker, declaration.value)
     blocks = [p for p in module.places() if p.flow == graph.flow]
@@ -78,21 +82,23 @@ def _cluster(checker: _Checker, expr: ast.Expr, seen: tuple[str, ...] = ()) -> C
         case ast.Name(id=name) if name in checker.module.clusters():
             return _cluster(checker, checker.module.clusters()[name].value, (*seen, name))
         case ast.Name(id=name) if name in DEVICES:
-            return Cluster(name, 1, 1 if name in ("local", "cpu") else 8)
+            return Cluster(name, 1, 1 if name in LOCAL else 8)
         case ast.Call(func=ast.Name(id=name), args=args) if name in DEVICES:
             given = read_options(checker.context, checker.env, args, CLUSTER_OPTIONS, name)
-            options = with_defaults(given, CLUSTER_OPTIONS)
+            options = with_defaults({"devices": 1} | dict(given) if name in LOCAL else given, CLUSTER_OPTIONS)
             return Cluster(name, _count(options["nodes"]), _count(options["devices"]))
     known = [*DEVICES, *checker.module.clusters()]
-    shown = (
-        expr.id
-        if isinstance(expr, ast.Name)
-        else expr.func.id
-        if isinstance(expr, ast.Call) and isinstance(expr.func, ast.Name)
-        else "this"
-    )
+    shown = _head(expr.func if isinstance(expr, ast.Call) else expr)
     checker.report.add("E0504", f"`{shown}` is no cluster", expr.span, help=suggest(shown, known))
     return None
+
+
+def _head(expr: ast.Expr) -> str:
+    """How a message calls what begins with a name."""
+    match expr:
+        case ast.Name(id=name) | ast.Attr(base=ast.Name(id=name)):
+            return name
+    return "this"
 
 
 def _count(value: Operand) -> int:
@@ -111,22 +117,34 @@ def _block(checker: _Checker, block: ast.Place) -> None:
         options = read_options(checker.context, checker.env, line.options, PLACE_OPTIONS, "a `place` line")
         if line.beside is not None:
             _targets(checker, line.beside)
-        if line.mesh is not None and cluster is not None:
+        check_degrees(checker.graph, targets, options, line.span, checker.places, checker.report)
+        if cluster is not None and _is_local(cluster):
+            _one_device(checker, line, options)
+            checker.phases |= {target: dict(options) for target in targets}
+        if cluster is not None:
             _devices(checker, line, cluster, options)
-        for target in targets:
-            checker.phases[target] = {
-                k: v for k, v in options.items() if cluster and (_is_local(cluster) or k != "engine")
-            }
-    if cluster is not None and not _is_local(cluster):
+    if cluster is not None and not _is_local(cluster) and not checker.report.has_errors:
         message = (
             f"this version runs on one local device: what `place` says of {cluster.device} devices is checked, "
             "not carried out"
         )
         checker.report.add("W0501", message, block.span, help="place on `local`, or drop the block")
+    if cluster is not None and _is_local(cluster) and cluster.nodes * cluster.devices > 1:
+        message = f"this version runs on one local device, not on {cluster.nodes * cluster.devices}"
+        checker.report.add("E0114", message, block.cluster.span, help=f"write `{cluster.device}`")
+
+
+def _one_device(checker: _Checker, line: ast.PlaceLine, options: Mapping[str, Operand]) -> None:
+    """Refuse what a run on one local device would have to ignore."""
+    asked = [name for name, value in (("offload", True), ("engine", "vllm")) if options.get(name) == value]
+    for name in asked:
+        message = f"option `{name}` is not supported on a local device by this version"
+        span = next(a.span for a in line.options if a.name == name)
+        checker.report.add("E0114", message, span, help="leave it out")
 
 
 def _is_local(cluster: Cluster) -> bool:
-    return cluster.device in ("local", "cpu")
+    return cluster.device in LOCAL
 
 
 def _once(checker: _Checker, target: str, line: ast.PlaceLine) -> None:
@@ -146,13 +164,7 @@ def _targets(checker: _Checker, target: ast.Expr) -> list[str]:
             return [name]
         case ast.Attr(base=ast.Name(id=name), name=phase) if name in roles:
             return _phase(checker, name, phase, target)
-    shown = (
-        target.id
-        if isinstance(target, ast.Name)
-        else target.base.id
-        if isinstance(target, ast.Attr) and isinstance(target.base, ast.Name)
-        else "this"
-    )
+    shown = _head(target)
     values = [n.name for n in checker.graph.walk() if n.is_named]
     help = suggest(shown, [*roles, *values])
     checker.report.add(
@@ -181,13 +193,10 @@ def _phase(checker: _Checker, name: str, phase: str, target: ast.Expr) -> list[s
 
 def _devices(checker: _Checker, line: ast.PlaceLine, cluster: Cluster, options: Mapping[str, Operand]) -> None:
     available = _available(checker, line.mesh, cluster)
-    degrees = {d: _count(options.get(d, 1)) for d in DEGREES}
-    for degree, value in degrees.items():
-        if value < 1:
-            checker.report.add("E0113", f"`{degree}` is at least 1, not {value}", line.span)
+    degrees = {d: max(1, _count(options.get(d, 1))) for d in DEGREES}
     wanted = 1
     for value in degrees.values():
-        wanted *= max(1, value)
+        wanted *= value
     if available is not None and wanted > available:
         product = " × ".join(f"{k}={v}" for k, v in degrees.items() if v > 1)
         message = f"{product} needs {wanted} devices, but this mesh has {available}"
@@ -195,8 +204,10 @@ def _devices(checker: _Checker, line: ast.PlaceLine, cluster: Cluster, options: 
 
 
 def _available(checker: _Checker, mesh: ast.Expr | None, cluster: Cluster) -> int | None:
-    """Devices of a mesh expression; None after reporting what is wrong with it."""
+    """Devices of a mesh expression; None where there is none, or after reporting what is wrong with it."""
     match mesh:
+        case None:
+            return 1 if _is_local(cluster) else None
         case ast.Name(id="controller"):
             return 1
         case ast.Name(id="local") if cluster.device == "local":
@@ -211,11 +222,10 @@ def _available(checker: _Checker, mesh: ast.Expr | None, cluster: Cluster) -> in
             message = f"{named} is outside this cluster: it has {cluster.nodes} nodes, from nodes[0]"
             checker.report.add("E0505", message, mesh.span)
             return None
-    if mesh is not None:
-        help = "write `nodes`, `nodes[0]`, `nodes[0:2]` or `controller`" + (
-            ", or `local`" if cluster.device == "local" else ""
-        )
-        checker.report.add("E0504", "this names no devices of the cluster", mesh.span, help=help)
+    help = "write `nodes`, `nodes[0]`, `nodes[0:2]` or `controller`" + (
+        ", or `local`" if cluster.device == "local" else ""
+    )
+    checker.report.add("E0504", "this names no devices of the cluster", mesh.span, help=help)
     return None
 
 
