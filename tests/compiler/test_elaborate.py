@@ -290,13 +290,69 @@ NUMBERS = [
     ("clamp(5, 0, 1) + maximum(2, 3)", 4),
     ("sigmoid(-1000) + log_sigmoid(0 - 1000)", -1000.0),
     ("comb(4, 2)", 6.0),
+    ("2 and 3", True),
+    ("0 or 0.5", True),
+    ("2 and 0", False),
+    ("(64 prompts) // (16 prompts)", 4),
+    ("(64 prompts) / (16 prompts)", 4.0),
 ]
 
 
 @pytest.mark.parametrize(("expression", "value"), NUMBERS, ids=[n[0] for n in NUMBERS])
 def test_constants_are_folded(bench: Workbench, expression: str, value: float) -> None:
     graph = bench.graph(flow(f"metric x = {expression}"))
-    assert one(graph, "metric").args["value"] == value
+    found = one(graph, "metric").args["value"]
+    assert found == value and type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("size", "codes"),
+    [
+        ("minibatches=batch // mini", []),
+        ("minibatch=mini // 2", []),
+        ("minibatch=2 * mini", []),
+        ("minibatch=mini * mini", ["E0205"]),
+        ("minibatch=mini ** 2", ["E0205"]),
+        ("minibatch=batch // mini", ["E0206"]),
+    ],
+)
+def test_the_ratio_of_sizes_is_a_number_and_their_product_is_none(
+    bench: Workbench, size: str, codes: list[str]
+) -> None:
+    text = (
+        flow()
+        .replace("tune()", "tune(batch=8 prompts, mini=4 prompts)")
+        .replace("batch=8 prompts)\n    r", "batch=batch)\n    r")
+    )
+    found = [c for c in bench.codes(text.replace("lr=1e-6)", f"lr=1e-6), {size}")) if c.startswith("E")]
+    assert found == codes
+
+
+@pytest.mark.parametrize(
+    ("option", "codes"),
+    [("top_p=0", ["E0113"]), ("top_p=1", []), ("top_p=-0.1", ["E0113"]), ("max_new_tokens=0", ["E0113"])],
+)
+def test_options_have_ranges(bench: Workbench, option: str, codes: list[str]) -> None:
+    assert bench.codes(flow().replace("max_new_tokens=32", option)) == codes
+
+
+def test_all_of_a_model_may_not_drop_out(bench: Workbench) -> None:
+    (found,) = bench.found(flow().replace('"tiny")', '"tiny", dropout=1)'))
+    assert (found.code, found.message) == ("E0113", "option `dropout` is between 0 and 1, but not 1, not 1")
+
+
+@pytest.mark.parametrize("axis", ["token", "rollout.token"])
+def test_a_definition_is_passed_an_axis(bench: Workbench, axis: str) -> None:
+    define = "def over(x, a) = mean(x, over=a) + 0 * sum(x, over=a)\ndef outer(x, a) = over(x, a)\n\n"
+    text = flow(f"x = outer(rollout.logprobs, {axis})\nmetric x = mean(x)").replace("flow tune", define + "flow tune")
+    assert str(one(bench.graph(text), "map", "x").type.axis) == "rollout.sample"
+    bench.plan(text)
+
+
+def test_a_column_named_as_an_axis_is_still_a_value(bench: Workbench) -> None:
+    define = 'def hit(x) = where(x == "a", 1, 0)\n\n'
+    text = flow("metric x = mean(hit(prompts.prompt))").replace("flow tune", define + "flow tune")
+    assert bench.codes(text) == []
 
 
 NO_NUMBERS = ["1 / 0", "5 % 0", "10 ** 10 ** 10", "comb(100000000, 50000000)", "1e300 * 1e300", "1e999", "sqrt(-1)"]

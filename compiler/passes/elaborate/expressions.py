@@ -1,6 +1,7 @@
 """Expressions: names, fields, arithmetic. Calls are in `calls`."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import cast
 
 from ....dsl import ast
@@ -287,6 +288,8 @@ def axis(context: Context, env: Env, expr: ast.Expr) -> AxisName | None:
             return None  # refused where it was passed
         case ast.Name(id=name) if env.locals and isinstance(env.locals.get(name), AxisName):
             return cast(AxisName, env.locals[name])  # a definition's parameter that stands for an axis
+        case ast.Name(id=name) if env.locals and (passed := _passed_axis(context, env, env.locals.get(name))):
+            return passed
         case ast.Name(id=kind) if kind in AXES:
             return AxisName(kind)
         case ast.Str(value=kind) if kind in AXES:
@@ -305,4 +308,16 @@ def axis(context: Context, env: Env, expr: ast.Expr) -> AxisName | None:
             expr.span,
             help="write `prompt`, `sample` or `token`, or an axis of a value such as `rollout.sample`",
         )
+    return None
+
+
+def _passed_axis(context: Context, env: Env, meaning: Meaning) -> AxisName | None:
+    """The axis that a definition was passed by its full name, `rollout.token`, which reads like a field."""
+    if not isinstance(meaning, Ref):
+        return None
+    for scope in env.scope.chain():
+        for i, node in enumerate(scope.nodes):
+            if node.id == meaning.id and node.op == "field" and node.attrs["field"] in AXES:
+                scope.nodes[i] = replace(node, attrs={**node.attrs, "is_axis": True})
+                return AxisName(node.attrs["field"], cast(Ref, node.args["record"]))
     return None

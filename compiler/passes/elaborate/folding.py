@@ -20,8 +20,8 @@ BINARY: Mapping[str, Callable[[Any, Any], Any]] = {
     "<=": lambda a, b: a <= b,
     ">": lambda a, b: a > b,
     ">=": lambda a, b: a >= b,
-    "and": lambda a, b: a and b,
-    "or": lambda a, b: a or b,
+    "and": lambda a, b: bool(a and b),
+    "or": lambda a, b: bool(a or b),
 }
 
 LARGEST_CHOICE = 10_000
@@ -62,7 +62,8 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "comb": _comb,
 }
 
-KEEPS_UNIT = frozenset({"+", "-", "*", "//", "maximum", "minimum", "neg"})
+KEEPS_UNIT = frozenset({"+", "-", "*", "//", "%", "maximum", "minimum", "neg"})
+QUOTIENTS = frozenset({"/", "//"})
 
 
 def _check_texts(fn: str, plain: list[Any]) -> None:
@@ -102,10 +103,14 @@ def fold(fn: str, values: list[Constant]) -> Constant:
     units = {v.unit for v in values if isinstance(v, Size)}
     if len(units) > 1:
         raise ValueError(f"{' and '.join(sorted(units))} don't mix")
+    sizes = [isinstance(v, Size) for v in values]
+    if (fn == "*" and all(sizes)) or (fn == "**" and any(sizes)):
+        raise ValueError(f"a product of sizes isn't counted in {units.pop()}; one of them is a plain number")
     plain = [v.value if isinstance(v, Size) else v for v in values]
     _check_texts(fn, plain)
     result = _computed(fn, plain)
     check_number(result)
-    if units and fn in KEEPS_UNIT and float(result).is_integer():
+    ratio = fn in QUOTIENTS and sizes[-1]  # how often one size is in another is a plain number
+    if units and not ratio and fn in KEEPS_UNIT and float(result).is_integer():
         return Size(int(result), units.pop())
     return result  # type: ignore[no-any-return]

@@ -38,6 +38,9 @@ RANGES: Mapping[str, tuple[float | None, float | None]] = {
 }
 """The least and the largest value of each option that has one."""
 
+EXCLUDED = frozenset({("top_p", 0), ("dropout", 1)})
+"""Ends of these ranges that aren't allowed themselves: nothing would be left to sample, or to learn from."""
+
 WHOLE = frozenset({"max_new_tokens"})
 """Options that take any expression, but as a constant a whole number."""
 
@@ -134,9 +137,14 @@ def _fits(value: object, kind: str) -> bool:
 def _within(context: Context, env: Env, arg: ast.Arg, value: Constant) -> Operand:
     """The value, if it is in the option's range."""
     least, most = RANGES.get(arg.name or "", (None, None))
-    if not isinstance(value, int | float) or ((least is None or value >= least) and (most is None or value <= most)):
+    excluded = (arg.name, value) in EXCLUDED
+    inside = not isinstance(value, int | float) or (
+        (least is None or value >= least) and (most is None or value <= most)
+    )
+    if inside and not excluded:
         return value
     allowed = f"is at least {least}" if most is None else f"is between {least} and {most}"
+    allowed += "".join(f", but not {end}" for name, end in sorted(EXCLUDED) if name == arg.name)
     context.refuse("E0113", f"option `{arg.name}` {allowed}, not {value}", env, arg.value.span)
     return None
 

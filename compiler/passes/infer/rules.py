@@ -41,6 +41,8 @@ def _field(context: Context, node: Node) -> Type:
         return found
     if record.open:
         return Type("any", record.axis)
+    if node.attrs.get("is_axis"):  # a definition was passed it, and reads it as what it is
+        return Type("none")
     if name in ("prompt", "sample", "token"):
         raise Refusal(
             "E0205", f"`{name}` of {who} is an axis, no value", help="axes stand after `by=`, `over=` and `to=`"
