@@ -45,6 +45,7 @@ class ModelFacts:
     heads: int | None = None
     kv_heads: int | None = None
     layers: int | None = None
+    hidden: int | None = None
 
 
 @dataclass(frozen=True)
@@ -143,8 +144,13 @@ def _csv(path: Path) -> DataFacts:
         csv.field_size_limit(sys.maxsize)
         records = (r for r in csv.reader(lines) if r)
         header, first = next(records, []), next(records, None)
-        rest = sum(1 for _ in records)
-    columns = {n: _csv_dtype(v) for n, v in zip(header, first or [""] * len(header), strict=False)}
+        columns = {n: _csv_dtype(v) for n, v in zip(header, first or [""] * len(header), strict=False)}
+        rest = 0
+        for record in records:
+            rest += 1
+            for name, field in zip(header, record, strict=False):
+                if columns[name] == "int" and _csv_dtype(field) == "float":
+                    columns[name] = "float"
     return DataFacts(path, columns, rest + (first is not None))
 
 
@@ -152,7 +158,10 @@ PLAIN_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+([eE][-+]?\d+)?)?")
 
 
 def _csv_dtype(first: str) -> str:
-    """What the first record makes of a column, as the reader of a run has it: 007, 1_000 or 1e3 are text."""
+    """What the first record makes of a column, as the reader of a run has it: 007, 1_000 or 1e3 are text.
+
+    Whole numbers and others make a column of numbers.
+    """
     if first in ("true", "True", "false", "False"):
         return "bool"
     if PLAIN_NUMBER.fullmatch(first):
@@ -224,6 +233,7 @@ def _read_model(folder: Path) -> ModelFacts:
         heads=_whole(config, "num_attention_heads", "n_head"),
         kv_heads=_whole(config, "num_key_value_heads"),
         layers=_whole(config, "num_hidden_layers", "n_layer"),
+        hidden=_whole(config, "hidden_size", "n_embd"),
     )
 
 

@@ -246,6 +246,9 @@ WARNINGS = [
     ("mean(logp * reward) + 0.1 * mean(k3(logp, rollout.logprobs))", "max_new_tokens=32", []),
     ("mean(mean(logp, over=token) * reward + 0.1 * logp * reward)", "max_new_tokens=32", ["W0203"]),
     ("mean(logp * z(reward))", "max_new_tokens=32", []),
+    ("mean(mean(logp * reward - reward, over=token))", "max_new_tokens=32", []),
+    ("mean(mean(logp * reward - reward, by=prompt))", "max_new_tokens=32", ["W0203"]),
+    ("mean(exp(logp - rollout.logprobs) * reward)", "max_new_tokens=32, min_new_tokens=2", ["W0302"]),
 ]
 
 
@@ -257,6 +260,42 @@ def test_what_usually_is_a_mistake(bench: Workbench, loss: str, options: str, co
 def test_groups_of_one_are_warned_of_once_per_call(bench: Workbench) -> None:
     assert bench.codes(update("mean(logp * z(reward))").replace("n=4", "n=1")) == ["W0202"]
     assert bench.codes(update("mean(logp * z(reward))").replace("n=4, ", "")) == ["W0202"]
+
+
+@pytest.mark.parametrize(
+    ("advantage", "codes"),
+    [
+        ("leave_one_out(reward)", ["W0202"]),
+        ("(reward - max(reward, by=prompt))", ["W0202"]),
+        ("(reward - quantile(reward, 0.5, by=prompt))", ["W0202"]),
+        ("rank(reward, by=prompt)", ["W0202"]),
+        ("rank(reward)", []),
+        ("count(reward, by=prompt)", []),
+        ("(reward - mean(reward))", []),
+    ],
+)
+def test_what_is_nothing_over_groups_of_one(bench: Workbench, advantage: str, codes: list[str]) -> None:
+    text = update(f"mean(logp * {advantage})").replace(
+        "import rewards", "import rewards\nfrom std import leave_one_out", 1
+    )
+    assert sorted(set(bench.codes(text.replace("n=4", "n=1")))) == codes
+    assert bench.codes(text) == []
+
+
+@pytest.mark.parametrize(
+    ("target", "source", "codes"),
+    [
+        ('frozen(value_model("tiny"))', "policy", ["E0317"]),
+        ('frozen(causal_lm("other"))', "policy", ["E0317"]),
+        ('frozen(causal_lm("tiny"))', "policy", []),
+        ('frozen(causal_lm("tiny"))', "ema(m, policy, decay=0.5)", []),
+        ('frozen(causal_lm("owner/unknown"))', "policy", ["W0402"]),
+    ],
+)
+def test_next_weights_are_of_an_equal_model(bench: Workbench, target: str, source: str, codes: list[str]) -> None:
+    (bench.folder / "other" / "config.json").write_text('{"vocab_size": 5}', encoding="utf-8")
+    found = bench.codes(flow(f"model m = {target}\nnext m = {source}"))
+    assert [c for c in found if c != "W0101"] == codes
 
 
 def test_a_stale_loss_through_a_collect_reads_its_logprobs(bench: Workbench) -> None:

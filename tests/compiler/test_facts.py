@@ -49,6 +49,12 @@ def test_a_csv_column_is_what_its_first_record_has_as_in_a_run(tmp_path: Path, f
     assert KINDS.get(facts.columns["a"], facts.columns["a"]) == kind_of(first["a"])
 
 
+@pytest.mark.parametrize(("later", "dtype"), [("2", "int"), ("1.5", "float"), ("x", "int")])
+def test_one_fraction_makes_a_csv_column_of_numbers(tmp_path: Path, later: str, dtype: str) -> None:
+    facts = data_facts("d.csv", written(tmp_path, "d.csv", f"a,b\n0,x\n{later},y\n3,z\n"))
+    assert facts and facts.rows == 3 and facts.columns == {"a": dtype, "b": "text"}
+
+
 BROKEN = [
     ("d.jsonl", '{"a": 1}\n{"a": \n', "d.jsonl, line 2: not JSON"),
     ("d.jsonl", "[1]\n", "d.jsonl, line 1: a row is an object"),

@@ -9,7 +9,8 @@ from ...facts import Places
 from ...graph import Axis, Graph, Node, Ref
 from .sources import rollout_source, sampled_by
 
-GROUP_STATISTICS = ("mean", "std", "var")
+GROUP_STATISTICS = ("mean", "sum", "std", "var", "max", "min", "quantile", "rank")
+"""What says nothing of a group of one. Its `count` does."""
 
 
 def check_sampling(graph: Graph, report: Report, places: Places) -> None:
@@ -20,8 +21,9 @@ def check_sampling(graph: Graph, report: Report, places: Places) -> None:
         if loss:
             _check_ratio(node, loss, nodes, report)
             _check_linear(node, loss, nodes, report)
-        if node.op == "reduce":
+        if node.op in ("reduce", "rank"):
             _check_group(node, nodes, warned, report)
+        if node.op == "reduce":
             _check_levels(node, nodes, report)
 
 
@@ -43,12 +45,18 @@ def _check_ratio(update: Node, loss: Loss, nodes: Mapping[int, Node], report: Re
                 update.span,
                 help=f"weigh by `exp(policy.logprobs({source.name}) - {source.name}.logprobs)`",
             )
-        if source.attrs["top_p"] < 1 or source.attrs["top_k"] > 0:
-            cut = f"top_p={source.attrs['top_p']}, top_k={source.attrs['top_k']}"
+        cut = _cut(source)
+        if cut:
             message = (
                 f"`{source.name}` is sampled from a cut distribution ({cut}), but the loss is a ratio of full ones"
             )
-            report.add("W0302", message, update.span, help="sample with top_p=1 and top_k=0")
+            report.add("W0302", message, update.span, help="sample with top_p=1, top_k=0 and min_new_tokens=0")
+
+
+def _cut(source: Node) -> str:
+    """The options of a draw that take probability away from some tokens; empty if none does."""
+    full = {"top_p": 1, "top_k": 0, "min_new_tokens": 0}
+    return ", ".join(f"{name}={source.attrs[name]}" for name, value in full.items() if source.attrs[name] != value)
 
 
 def _sampled(loss: Loss, nodes: Mapping[int, Node]) -> list[Node]:
@@ -120,16 +128,19 @@ def _same(a: object, b: object, nodes: Mapping[int, Node]) -> bool:
 def _check_group(node: Node, nodes: Mapping[int, Node], warned: set[tuple[Span, str]], report: Report) -> None:
     """Statistics over groups of one; once per call of a definition, which may take several of them."""
     x = node.args["x"]
-    by = node.type.axis
-    if node.attrs["fn"] not in GROUP_STATISTICS or by is None or not isinstance(x, Ref) or not node.attrs.get("by"):
+    fn, given = node.attrs.get("fn", node.op), node.attrs.get("by")
+    if fn not in GROUP_STATISTICS or not isinstance(x, Ref) or not given:
         return
     axis = nodes[x.id].type.axis
     if axis is None or axis.kind == "token":
         return
+    by = next((a for a in axis.chain() if a.kind == given.kind), None) if node.op == "rank" else node.type.axis
+    if by is None:
+        return
     one = axis == by or (axis.parent == by and _samples(axis, nodes) == 1)
     if one and (node.span, str(by)) not in warned:
         warned.add((node.span, str(by)))
-        message = f"`{node.attrs['fn']}(…, by={by.kind})` is over groups of one: there is one sample per {by.kind}"
+        message = f"`{fn}(…, by={by.kind})` is over groups of one: there is one sample per {by.kind}"
         report.add("W0202", message, node.span, help="give `generate` `n=8`, for example")
 
 
@@ -141,7 +152,9 @@ def _check_levels(node: Node, nodes: Mapping[int, Node], report: Report) -> None
     if node.attrs["fn"] != "mean":
         return
     axes = {t.type.axis for t in _summands(node.args["x"], nodes) if t.type.axis is not None}
-    if len(axes) > 1:
+    outer = axes - {max(axes, key=lambda a: len(a.chain()), default=None)}
+    kept = node.type.axis.chain() if node.type.axis else ()
+    if any(a not in kept for a in outer):  # pooled as often as there are inner elements
         shown = " and ".join(f"`{a}`" for a in sorted(axes, key=lambda a: len(a.chain())))
         message = (
             f"this mean pools a sum of terms on different axes, {shown}: each outer term counts once per inner element"

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from ....dsl.diagnostics import Note, Report
 from ...dataflow import Loss, ancestors, carries_gradient, cuts_gradient, depending, loss_of, named
-from ...facts import Places
+from ...facts import Places, model_facts
 from ...graph import ERROR, Graph, Node, Ref
 
 
@@ -18,6 +18,9 @@ def check_updates(graph: Graph, report: Report, places: Places) -> None:
     for key in ("state", "model"):
         _check_once([n for n in steps if key in n.attrs], key, "E0308", "the next `{}` is given twice", report)
     _check_trained(graph, updates, steps, report)
+    for step in steps:
+        if step.op == "next_model":
+            _check_alike(graph, step, places, report)
 
 
 def _check_once(nodes: list[Node], key: str, code: str, message: str, report: Report) -> None:
@@ -45,6 +48,26 @@ def _check_trained(graph: Graph, updates: list[Node], steps: list[Node], report:
             report.add(
                 "E0302", message, role.span, help=f"write `model {role.name} = frozen(…)`, or give it an `update`"
             )
+
+
+SHAPE = ("vocabulary", "hidden", "layers", "heads", "kv_heads")
+
+
+def _check_alike(graph: Graph, step: Node, places: Places, report: Report) -> None:
+    """The next weights of a model fit into it: it is of the same kind and shape as what they come from."""
+    target, source = graph.roles[step.attrs["model"]], graph.roles[step.attrs["source"]]
+    if "unknown" in (target.kind, source.kind):
+        return
+    differ = [f"`{target.name}` is a {target.kind}, `{source.name}` a {source.kind}"] * (target.kind != source.kind)
+    a, b = (model_facts(r.path, places) if r.path else None for r in (target, source))
+    for what in SHAPE if a and b else ():
+        mine, theirs = getattr(a, what), getattr(b, what)
+        if mine is not None and theirs is not None and mine != theirs:
+            differ.append(f"{what.replace('_', ' ')}: {mine} and {theirs}")
+    if differ:
+        message = f"`{target.name}` can't take the weights of `{source.name}`: {'; '.join(differ)}"
+        help = f"make it a copy: `model {target.name} = frozen({source.name})`"
+        report.add("E0317", message, step.span, notes=(Note("declared here", target.span),), help=help)
 
 
 def _check_update(graph: Graph, update: Node, nodes: Mapping[int, Node], report: Report) -> None:
