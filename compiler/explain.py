@@ -40,6 +40,8 @@ def _explain_code(code: str, format: str) -> int:
     page = PAGES / f"{code}.md"
     if not page.is_file():
         known = sorted(p.stem for p in PAGES.glob("*.md"))
+        if format == "json":
+            print(json.dumps({"code": code, "page": None, "known": known}))
         print(f"flowc: no diagnostic {code}; they are {', '.join(known)}", file=sys.stderr)
         return 2
     text = page.read_text(encoding="utf-8")

@@ -129,6 +129,12 @@ def test_json_of_a_page(capsys: Output) -> None:
 # ---------------------------------------------------------------- stages
 
 
+def test_json_of_no_page(capsys: Output) -> None:
+    status, out, err = run(capsys, "explain", "E9999", "--format", "json")
+    said = json.loads(out)
+    assert status == 2 and said["page"] is None and "E0201" in said["known"] and "E9999" in err
+
+
 def test_emit_prints_what_a_stage_left(bench: Workbench, capsys: Output) -> None:
     path = str(bench.write(flow()))
     assert run(capsys, "compile", path, "--emit", "ast")[1].startswith("flow tune():\n")
