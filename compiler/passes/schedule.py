@@ -144,11 +144,21 @@ def _check_version(node: Node, report: Report) -> None:
         report.add("E0314", message, node.span, help="drop `.next`, or drop max_staleness")
 
 
+def _check_versions_read(node: Node, draw: Node, k: int, report: Report) -> None:
+    """What a stale draw is made of reads version t alone: t+1 isn't there yet when it runs."""
+    for inner in node.walk():
+        if inner.attrs.get("version") == "next" and inner.id != draw.id:
+            message = f"`{draw.name}` is drawn {k} steps ahead, but is made of a next version"
+            notes = (Note("read here", inner.span),)
+            report.add("E0314", message, draw.span, notes=notes, help="drop `.next` there, or drop max_staleness")
+
+
 def _one_ahead(graph: Graph, k: int, draws: Sequence[int], stale: dict[int, int], report: Report) -> Ahead:
     nodes, holder = graph.by_id(), containers(graph)
     needed = {holder[i] for d in draws for i in ancestors(nodes[d].inputs() | {d}, nodes)}
     top = [n for n in graph.nodes if n.id in needed]
     for node in top:
+        _check_versions_read(node, nodes[draws[0]], k, report)
         for draw in (n for n in node.walk() if n.op == "generate" and stale.get(holder[n.id]) != k):
             message = f"`{nodes[draws[0]].name}` is drawn {k} steps ahead, but is made of `{draw.name}`, which isn't"
             report.add(

@@ -148,8 +148,10 @@ def test_states_of_a_stale_draw_are_delayed_alike(bench: Workbench) -> None:
         "when step > 3:\n    x = policy.generate(prompts, max_staleness=1)\n    metric x = mean(x.length)",
         "x = policy.generate(rollout.text, max_new_tokens=8, max_staleness=1)\nmetric x = mean(x.length)",
         "x = policy.next.generate(prompts, max_new_tokens=8, max_staleness=1)\nmetric x = mean(x.length)",
+        "heat = mean(exp(policy.next.logprobs(prompts.prompt, prompts.answer)))\n"
+        "x = policy.generate(prompts, max_new_tokens=8, temperature=heat, max_staleness=1)\nmetric x = mean(x.length)",
     ],
-    ids=["when", "fresh", "next"],
+    ids=["when", "fresh", "next", "made of next"],
 )
 def test_what_cannot_run_ahead_is_refused(bench: Workbench, body: str) -> None:
     assert bench.codes(flow(body)) == ["E0314"]
