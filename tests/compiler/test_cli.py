@@ -196,7 +196,7 @@ def test_targets() -> None:
 
 # ---------------------------------------------------------------- lightness
 
-HEAVY = ("torch", "transformers", "numpy", "datasets", "rich", "networkx")
+HEAVY = ("torch", "transformers", "numpy", "datasets", "rich")
 
 
 def imported_by(*args: str) -> tuple[set[str], float]:
