@@ -36,8 +36,8 @@ class Loss:
     """An update's loss.
 
     live: ids of the phases of the trained model. dependent: everything computed from them.
-    roots: the root axes of all values in it. uncut: the axis whose rows a micro-batch may not cut; None if there is no
-        such axis, and then a minibatch is one micro-batch.
+    roots: the root axes of all values in it. uncut: for each root of the live phases, the axis whose rows a micro-batch
+        may not cut.
     two_passes: why one more pass without gradients is needed; None if one pass is enough.
     """
 
@@ -45,7 +45,7 @@ class Loss:
     live: tuple[int, ...]
     dependent: frozenset[int]
     roots: tuple[Axis, ...]
-    uncut: Axis | None
+    uncut: tuple[Axis, ...]
     two_passes: str | None
 
 
@@ -108,17 +108,18 @@ def _roots(nodes: Iterable[Node]) -> tuple[Axis, ...]:
     return tuple(sorted(found, key=str))
 
 
-def _uncut(chain: list[Node], live: Iterable[int], nodes: Mapping[int, Node]) -> Axis | None:
+def _uncut(chain: list[Node], live: Iterable[int], nodes: Mapping[int, Node]) -> tuple[Axis, ...]:
     axes: list[Axis | None] = []
     for id in live:
         sequences = nodes[id].args["sequences"]
         axes.append(nodes[sequences.id].type.axis if isinstance(sequences, Ref) else None)
     joining = (n for n in chain if n.op in ("reduce", "rank", "call") and not _sees_all(n))
     axes += [_joined(node, node.type.axis) for node in joining if node.type.axis is not None]
-    uncut = axes[0] if axes else None
-    for axis in axes[1:]:
-        uncut = common(uncut, axis)
-    return uncut
+    uncut: dict[Axis, Axis] = {}
+    for axis in axes:
+        if axis is not None:
+            uncut[axis.root] = common(uncut.get(axis.root, axis), axis) or axis.root
+    return tuple(sorted(uncut.values(), key=str))
 
 
 def _joined(node: Node, axis: Axis) -> Axis:

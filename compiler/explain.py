@@ -100,7 +100,7 @@ def _update(i: Instruction, rows: Mapping[str, int | None]) -> dict[str, Any]:
         "epochs": i.attrs["epochs"],
         "optimizer steps": parts * i.attrs["epochs"] if parts else None,
         "micro-batch tokens": i.attrs["micro"],
-        "never cuts": loss["uncut"],
+        "never cuts": ", ".join(loss["uncut"]),
         "passes": 2 if loss["two_passes"] else 1,
         "why": loss["two_passes"] or "the loss is linear in its sums, and their denominators are known beforehand",
     }

@@ -104,7 +104,7 @@ class _Emitter:
         return {
             "loss": {
                 "roots": [str(r) for r in found.roots],
-                "uncut": str(found.uncut) if found.uncut else None,
+                "uncut": [str(a) for a in found.uncut],
                 "live": [self.names[i] for i in found.live],
                 "dependent": sorted(self.names[i] for i in found.dependent),
                 "two_passes": found.two_passes,

@@ -100,7 +100,7 @@ def _version(i: Instruction) -> str:
 def _loss(i: Instruction) -> str:
     loss = i.attrs.get("loss", {})
     passes = "two passes" if loss.get("two_passes") else "one pass"
-    return f"[{passes}, micro-batches of {loss.get('uncut') or 'the whole minibatch'}]"
+    return f"[{passes}, micro-batches of {' and of '.join(loss['uncut'])}]"
 
 
 def _optimizer(i: Instruction) -> str:

@@ -41,13 +41,18 @@ class Step:
 
 @dataclass
 class Env:
-    """The values of a block, and around it those of the blocks it stands in."""
+    """The values of a block, and around it those of the blocks it stands in.
+
+    counts: the denominators of means whose elements are in several micro-batches. is_part: whether this is one of them,
+        and the same is computed again for all.
+    """
 
     session: Session
     step: Step
     values: dict[str, Any_] = field(default_factory=dict)
     outer: "Env | None" = None
     counts: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    is_part: bool = False
 
     def __getitem__(self, name: str) -> Any_:
         if name in self.values:
@@ -162,7 +167,7 @@ def _reduce(i: Instruction, env: Env) -> Value:
     target = _frame(i.attrs.get("to"), [x, where])
     fn, count = i.attrs["fn"], env.counts.get(i.out)
     q = env.scalar(i.args["q"]) if "q" in i.args else 0.5
-    if fn == "mean" and count is None:
+    if fn == "mean" and count is None and not env.is_part:
         env.session.counters.empty_means += int((algebra.elements(x, target, where) == 0).sum())
     try:
         return algebra.reduce(fn, x, target, where, q, count)

@@ -8,7 +8,7 @@ A loss is a function of global sums over the minibatch, so its gradient is the s
   them, and a second pass takes that gradient into the model.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -18,10 +18,11 @@ from ...compiler.plan import Instruction
 from ...compiler.plan import Value as Name
 from .. import algebra, noise
 from ..errors import RunError
-from ..models import Sequences, forward, micro_batches
+from ..models import Sequences, forward
 from ..models.loading import Role
 from ..values import Any_, Frame, Record, Selection, Value
 from .interpreter import HANDLERS, Env, frames_of, run_block
+from .parts import Part, parts_of
 from .phases import readable, temperature_of, token_frame
 from .session import Session
 
@@ -123,7 +124,7 @@ class _Batch:
     """A minibatch on its way to a gradient.
 
     env: the values of the block that don't depend on the trained model. dependent: the instructions that do.
-    groups: the rows of each micro-batch on the frame `uncut`; None: all rows in one.
+    parts: the micro-batches; a None is all rows in one.
     """
 
     instruction: Instruction
@@ -131,8 +132,7 @@ class _Batch:
     role: Role
     forwards: list[_Forward]
     dependent: list[Instruction]
-    uncut: Frame | None
-    groups: list[Tensor | None]
+    parts: list[Part] | list[None]
     outputs: dict[str, list[tuple[Tensor, Tensor]]] = field(default_factory=dict)
 
     @property
@@ -147,7 +147,7 @@ def _train(i: Instruction, env: Env) -> bool:
     if not any(f.frame(op).size for f in batch.forwards for op in f.want):
         session.counters.empty_minibatches += 1
         return False
-    if len(batch.groups) == 1:
+    if len(batch.parts) == 1:
         _at_once(batch)
     elif i.attrs["loss"]["two_passes"]:
         _in_two_passes(batch)
@@ -172,8 +172,7 @@ def _prepare(i: Instruction, env: Env) -> _Batch:
     run_block((x for x in i.body if x.out not in reached and x.op != "metric"), env)
     forwards = _forwards(live, env)
     role = env.session.roles[i.attrs["model"]]
-    uncut = _uncut(i, forwards)
-    return _Batch(i, env, role, forwards, dependent, uncut, _groups(i, env.session, forwards, uncut))
+    return _Batch(i, env, role, forwards, dependent, _parts(i, env.session, forwards))
 
 
 def _refuse_choices(i: Instruction, live: Iterable[Instruction], reached: set[str]) -> None:
@@ -197,24 +196,9 @@ def _forwards(live: Iterable[Instruction], env: Env) -> list[_Forward]:
     return list(found.values())
 
 
-def _uncut(i: Instruction, forwards: Iterable[_Forward]) -> Frame | None:
-    name = i.attrs["loss"]["uncut"]
-    frames = [f for x in forwards for f in x.record.frame.chain() if f.name == name]
-    return frames[0] if frames else None
-
-
-def _groups(i: Instruction, session: Session, forwards: Sequence[_Forward], uncut: Frame | None) -> list[Tensor | None]:
-    """Rows of the uncut axis by micro-batch, within the token budget; a row over it stands alone."""
-    budget = session.settings.micro or i.attrs["micro"]
-    if uncut is None:
-        return [None]
-    cost = torch.zeros(uncut.size, dtype=torch.long)
-    for x in forwards:
-        cost.index_add_(0, x.record.frame.path(uncut), torch.tensor(x.seqs.lengths, dtype=torch.long))
-    groups = micro_batches(cost.tolist(), budget)
-    if len(groups) == 1:
-        return [None]
-    return [torch.tensor(sorted(g)) for g in groups]
+def _parts(i: Instruction, session: Session, forwards: Sequence[_Forward]) -> list[Part] | list[None]:
+    read = [(x.record.frame, x.seqs.lengths) for x in forwards]
+    return parts_of(read, i.attrs["loss"]["uncut"], session.settings.micro or i.attrs["micro"])
 
 
 # ---------------------------------------------------------------- gradients
@@ -231,28 +215,32 @@ def _in_one_pass(batch: _Batch) -> None:
     needed = set(batch.instruction.attrs["loss"]["dependent"])
     block = [x for x in batch.dependent if x.out in needed]
     counts = _denominators(batch, block)
-    for n, rows in enumerate(batch.groups):
-        env, forwards = _micro(batch, rows)
-        env = env.inner(values=_run_model(batch, forwards, n), counts=counts)
-        _store(batch, env, rows)
+    for n, part in enumerate(batch.parts):
+        env, forwards = _micro(batch, part)
+        outputs = _run_model(batch, forwards, n)
+        _store(batch, outputs, part)
+        env = env.inner(values=dict(outputs), counts=counts, is_part=True)
         run_block(block, env)
-        torch.autograd.backward(_loss(batch, env))
+        loss = _loss(batch, env)
+        if loss.requires_grad:  # it doesn't where a filter left no row in this micro-batch
+            torch.autograd.backward(loss)
     _finish(batch, _gathered(batch, leaves=False))
 
 
 def _in_two_passes(batch: _Batch) -> None:
     with torch.no_grad():
-        for n, rows in enumerate(batch.groups):
-            env, forwards = _micro(batch, rows)
-            _store(batch, env.inner(values=_run_model(batch, forwards, n)), rows)
+        for n, part in enumerate(batch.parts):
+            _, forwards = _micro(batch, part)
+            _store(batch, _run_model(batch, forwards, n), part)
     leaves = _gathered(batch, leaves=True)
     _finish(batch, leaves, backward=True)
-    for n, rows in enumerate(batch.groups):
-        _, forwards = _micro(batch, rows)
+    for n, part in enumerate(batch.parts):
+        _, forwards = _micro(batch, part)
         out = _run_model(batch, forwards, n)
-        pairs = [(v.tensor, leaves[name].tensor.grad) for name, v in out.items()]
-        flowing = [(t, g[batch.outputs[name][n][1]]) for name, (t, g) in zip(out, pairs, strict=True) if g is not None]
-        torch.autograd.backward([t for t, _ in flowing], [g.to(t.dtype) for t, g in flowing])
+        pairs = [(v.tensor, leaves[name].tensor.grad, batch.outputs[name][n][1]) for name, v in out.items()]
+        flowing = [(t, g[rows]) for t, g, rows in pairs if g is not None and t.requires_grad]
+        if flowing:
+            torch.autograd.backward([t for t, _ in flowing], [g.to(t.dtype) for t, g in flowing])
 
 
 def _run_model(batch: _Batch, forwards: Iterable[_Forward], part: int = 0) -> dict[str, Value]:
@@ -276,32 +264,27 @@ def _seed_dropout(batch: _Batch, part: int) -> None:
         torch.manual_seed(noise.key(session.settings.seed, session.plan.flow, "dropout", model, count, part))
 
 
-def _micro(batch: _Batch, rows: Tensor | None) -> tuple[Env, list[_Forward]]:
-    """The minibatch's values for some rows of the uncut axis."""
-    if rows is None or batch.uncut is None:
+def _micro(batch: _Batch, part: Part | None) -> tuple[Env, list[_Forward]]:
+    """The minibatch's values for the rows of a micro-batch."""
+    if part is None:
         return batch.env, batch.forwards
-    selection = Selection(batch.uncut, rows)
-    env = batch.env.inner(values={name: selection(value) for name, value in batch.env.values.items()})
-    return env, [_selected(selection, f) for f in batch.forwards]
+    env = batch.env.inner(values={name: part(value) for name, value in batch.env.values.items()})
+    return env, [_selected(part, f) for f in batch.forwards]
 
 
-def _selected(selection: Selection, whole: _Forward) -> _Forward:
-    record = selection(whole.record)
+def _selected(part: Part, whole: _Forward) -> _Forward:
+    record = part(whole.record)
     assert isinstance(record, Record)
-    return _Forward(record, whole.seqs.select(selection.of(whole.record.frame)[1].tolist()), whole.phases)
+    return _Forward(record, whole.seqs.select(part.rows(whole.record.frame).tolist()), whole.phases)
 
 
-def _store(batch: _Batch, env: Env, rows: Tensor | None) -> None:
+def _store(batch: _Batch, outputs: Mapping[str, Value], part: Part | None) -> None:
     """Remember the outputs of a micro-batch, and which rows of the minibatch they are."""
-    assert rows is not None and batch.uncut is not None
-    selection = Selection(batch.uncut, rows)
+    assert part is not None
     for whole in batch.forwards:
         for phase in whole.phases:
-            value = env.values[phase.out]
-            assert isinstance(value, Value)
-            batch.outputs.setdefault(phase.out, []).append(
-                (value.tensor.detach(), selection.of(whole.frame(phase.op))[1])
-            )
+            kept = batch.outputs.setdefault(phase.out, [])
+            kept.append((outputs[phase.out].tensor.detach(), part.rows(whole.frame(phase.op))))
 
 
 def _gathered(batch: _Batch, leaves: bool) -> dict[str, Value]:

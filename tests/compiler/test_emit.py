@@ -63,7 +63,7 @@ def test_sizes_lose_their_unit_once_checked(bench: Workbench) -> None:
     assert instruction(plan, "prompts").attrs["batch"] == 8
     (update,) = (i for i in plan.walk() if i.op == "update")
     assert update.attrs["minibatch"] == 4
-    assert update.attrs["loss"]["uncut"] == "rollout.sample"
+    assert update.attrs["loss"]["uncut"] == ["rollout.sample"]
 
 
 def test_no_error_node_is_emitted(bench: Workbench) -> None:

@@ -13,8 +13,9 @@ import torch
 
 from shardflow.compiler.plan import encode
 from shardflow.runtime.commits import CommitStore
+from shardflow.runtime.execution import updates
 from shardflow.runtime.execution.loop import Run
-from shardflow.runtime.models import load_role
+from shardflow.runtime.models import forward, load_role
 from shardflow.runtime.run import run_plan
 from shardflow.runtime.values import Record, Value
 
@@ -88,6 +89,56 @@ def test_micro_batches_change_nothing(workshop: Workshop, name: str) -> None:
 def test_a_loss_is_a_function_of_global_sums(workshop: Workshop, loss: str) -> None:
     plan = workshop.compile(f"{HEAD}        {LOSSES[loss]}\n        metric seen = mean(exp(logp) * adv)\n")
     same_numbers(workshop.run(plan, 2, micro=25), workshop.run(plan, 2, micro=100_000))
+
+
+TWO_ROOTS = """
+from std import z
+import rewards
+
+flow custom():
+    model policy = causal_lm("p")
+    prompts = read("d.jsonl", batch=6 prompts)
+    pairs = read("d.jsonl", batch=8 prompts, stream="b")
+    rollout = policy.generate(prompts, n=3, max_new_tokens=6)
+    adv = z(rewards.share(rollout.text))
+    update policy(adamw(lr=1e-3), minibatches=2):
+        logp = policy.logprobs(rollout)
+        chosen = policy.logprobs(pairs.prompt, pairs.response)
+        metric seen = mean(exp(logp)) + max(chosen)
+        minimize {loss}
+"""
+
+
+@pytest.mark.parametrize(
+    ("loss", "axes"),
+    [
+        ("-mean(logp * adv) - 0.1 * mean(mean(chosen, over=token))", ["pairs.prompt", "rollout.sample"]),
+        ("mean(std(sum(logp, over=token), by=prompts.prompt)) - mean(chosen)", ["pairs.prompt", "prompts.prompt"]),
+        ("-mean(logp * adv) * exp(mean(chosen)) + std(chosen)", ["pairs.prompt", "rollout.sample"]),
+    ],
+)
+def test_each_root_of_a_loss_is_cut_on_its_own(
+    workshop: Workshop, loss: str, axes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = workshop.compile(TWO_ROOTS.format(loss=loss))
+    assert next(i.attrs["loss"]["uncut"] for i in plan.walk() if i.op == "update") == axes
+    whole = workshop.run(plan, 2, micro=100_000)
+    sizes = []
+
+    def spy(role: Any, seqs: Any, *args: Any) -> Any:
+        sizes.append(sum(seqs.lengths))
+        return forward(role, seqs, *args)
+
+    monkeypatch.setattr(updates, "forward", spy)
+    same_numbers(workshop.run(plan, 2, micro=40), whole)
+    assert max(sizes) <= 40 < sum(sizes) / 8
+
+
+def test_empty_means_are_counted_once(workshop: Workshop) -> None:
+    loss = "good = keep(rollout, where=adv > 1)\n        minimize -mean(mean(policy.logprobs(good), by=prompt))\n"
+    plan = workshop.compile(HEAD + "        " + loss)
+    split, whole = workshop.run(plan, 2, micro=20), workshop.run(plan, 2, micro=100_000)
+    assert whole.column("empty_means") and split.column("empty_means") == whole.column("empty_means")
 
 
 def test_a_function_of_packed_values_sees_the_minibatch(workshop: Workshop) -> None:
@@ -244,13 +295,11 @@ def test_a_finished_run_can_be_made_longer(workshop: Workshop, name: str) -> Non
 def test_a_run_survives_being_killed_at_any_moment(workshop: Workshop) -> None:
     """`kill -9` again and again, wherever it hits; what comes out in the end is as if nothing had happened."""
     plan = workshop.compile(TEXT, "async_tis", data="d.jsonl")
-    whole = workshop.run(plan, 8)
+    whole = workshop.run(plan, 20)
     rng, out = random.Random(0), workshop.out()
-    killed = 0
     for _ in range(6):
-        killed += killed_run(workshop, encode(plan), out, rng.uniform(0.1, 0.9))
-    assert killed, "every run was over before it was killed"
-    resumed = workshop.run(plan, 8, resume=has_commit(out), out=out, save_every=1)
+        killed_run(workshop, encode(plan), out, rng.uniform(0.0, 0.05))
+    resumed = workshop.run(plan, 20, resume=has_commit(out), out=out, save_every=1)
     assert untimed(resumed.metrics) == untimed(whole.metrics)
     assert resumed.samples == whole.samples
     assert bit_equal(resumed.state, whole.state)
@@ -260,9 +309,11 @@ def has_commit(out: Path) -> bool:
     return CommitStore(out).latest() is not None
 
 
-def killed_run(workshop: Workshop, plan: bytes, out: Path, seconds: float) -> bool:
-    """Start or resume a run in a child process and kill it after some time. Whether it was still running."""
-    args = workshop.options(steps=8, save_every=1, out=out, resume=has_commit(out))
+def killed_run(workshop: Workshop, plan: bytes, out: Path, seconds: float) -> None:
+    """Start or resume a run in a child process and kill it some seconds after it wrote its first line."""
+    args = workshop.options(steps=20, save_every=1, out=out, resume=has_commit(out))
+    metrics = out / "metrics.jsonl"
+    before = metrics.stat().st_size if metrics.exists() else 0
     child = os.fork()
     if child == 0:
         try:
@@ -270,10 +321,13 @@ def killed_run(workshop: Workshop, plan: bytes, out: Path, seconds: float) -> bo
             run_plan(plan, args)
         finally:
             os._exit(0)
+    while not (metrics.exists() and metrics.stat().st_size > before):
+        if os.waitpid(child, os.WNOHANG)[0]:
+            return  # all steps were made before
+        time.sleep(0.001)
     time.sleep(seconds)
     os.kill(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
-    return os.WIFSIGNALED(status)
+    os.waitpid(child, 0)
 
 
 # ---------------------------------------------------------------- staleness
