@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -64,7 +65,10 @@ def test_the_other_examples_run(flow: str, tmp_path: Path) -> None:
         pytest.importorskip("reasoning_gym")
     out = tmp_path / "out"
     assert flowrun([str(EXAMPLES / flow), "--steps", "1", "--out", str(out), "--no-tensorboard"]) == 0
-    assert 0.2 < records(out)[0].get("reward", 0.4) < 0.6
+    first = records(out)[0]
+    assert math.isfinite(first["loss.policy"])
+    if flow != "sft.flow":  # it has data to imitate, and no reward
+        assert 0.2 < first["reward"] < 0.6
 
 
 def records(out: Path) -> list[dict[str, Any]]:
