@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from .deals import Deal, joined
 from .errors import RunError
 
 
@@ -27,6 +28,7 @@ class Frame:
 
     name: `owner.kind`. parent: the frame above. index: [rows], the parent row of each row, in ascending order.
     ids: [rows], which draw each row is, for keyed noise: of a root the row's draw number, below it the sample's number.
+    deal: of a root, where its rows lie on the ranks of a mesh; these here are this rank's. None: all rows are here.
     """
 
     name: str
@@ -34,6 +36,7 @@ class Frame:
     parent: Frame | None = None
     index: Tensor | None = None
     ids: Tensor | None = None
+    deal: Deal | None = None
     _paths: dict[int, Tensor] = field(default_factory=dict, repr=False)
 
     @property
@@ -83,7 +86,8 @@ class Frame:
         """Whether both are the same rows of the same parent."""
         pairs = ((self.index, other.index), (self.ids, other.ids))
         same = all(a is b or (a is not None and b is not None and torch.equal(a, b)) for a, b in pairs)
-        return same and (self.name, self.size) == (other.name, other.size) and self.parent is other.parent
+        same = same and (self.name, self.size) == (other.name, other.size) and self.parent is other.parent
+        return same and _is_same_deal(self.deal, other.deal)
 
     def find(self, kind_or_name: str) -> Frame:
         """The innermost frame of that kind or name, this one or above it. Raises AxisError."""
@@ -96,6 +100,19 @@ class Frame:
 def root(name: str, size: int, ids: Tensor | None = None) -> Frame:
     """The frame of rows that a `read` gave."""
     return Frame(name, size, ids=torch.arange(size) if ids is None else ids)
+
+
+def dealt(name: str, deal: Deal) -> Frame:
+    """The frame of this rank's rows of a root."""
+    mine = deal.mine()
+    return Frame(name, len(mine), ids=deal.ids[mine], deal=deal)
+
+
+def _is_same_deal(a: Deal | None, b: Deal | None) -> bool:
+    """Of frames with the same rows here. No deal and one with all rows here are the same."""
+    if a is None or b is None:
+        return all(d is None or d.is_whole for d in (a, b))
+    return a is b or a.is_like(b)
 
 
 Data: TypeAlias = Tensor | list[Any]
@@ -191,10 +208,12 @@ class Selection:
         parent: Frame | None = None,
         name: str | None = None,
         known: Callable[[Frame], Frame] = lambda frame: frame,
+        deal: Deal | None = None,
     ) -> None:
         """parent, name: of the new frame; by default those of `base`, so that rows keep what they are under.
 
         known: the frame to take for a new one, where its rows have been taken before.
+        deal: of the new frame, if that is a root and other ranks take their part of the same rows (see `cut`).
         """
         above = parent or base.parent
         index = None
@@ -202,7 +221,7 @@ class Selection:
             index = rows if parent is not None else base.index[rows] if base.index is not None else None
         ids = base.ids[rows] if base.ids is not None else None
         self.base = base
-        self.frame = known(Frame(name or base.name, len(rows), above, index, ids))
+        self.frame = known(Frame(name or base.name, len(rows), above, index, ids, deal))
         self._known = known
         self._made: dict[int, tuple[Frame, Tensor]] = {id(base): (self.frame, rows)}
         self._keep: list[Frame] = [base]
@@ -239,6 +258,13 @@ class Selection:
             return value
         frame, rows = self.of(value.frame)
         return Value(take(value.data, rows), frame)
+
+
+def cut(frame: Frame, positions: Tensor) -> Selection:
+    """The rows of a root at global positions, in that order: of those, this rank's. All ranks cut alike."""
+    if frame.deal is None:
+        return Selection(frame, positions)
+    return Selection(frame, frame.deal.local(positions), deal=frame.deal.take(positions))
 
 
 def keep_rows(
@@ -298,7 +324,8 @@ class Concatenation:
         size = sum(p.size for p in parts)
         above = [p.parent for p in parts if p.parent is not None]
         if not above:
-            return Frame(parts[0].name, size, ids=ids)
+            deals = [p.deal for p in parts if p.deal is not None]
+            return Frame(parts[0].name, size, ids=ids, deal=joined(deals) if deals else None)
         offsets = [sum(a.size for a in above[:i]) for i in range(len(above))]
         index = torch.cat([p.index + o for p, o in zip(parts, offsets, strict=True) if p.index is not None])
         return Frame(parts[0].name, size, self._frame(above), index, ids)
