@@ -243,6 +243,6 @@ def _posted(work: dist.Work | None) -> dist.Work:
 
 
 def _first_line(text: str) -> str:
-    """The first line of gloo's message, without the place in its source."""
+    """The first sentence of gloo's message, without the place in its source."""
     line = text.strip().splitlines()[0] if text.strip() else "no reason given"
-    return line.rpartition("] ")[2] or line
+    return (line.rpartition("] ")[2] if line.startswith("[") else line).split(". ")[0]

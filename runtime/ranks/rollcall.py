@@ -12,7 +12,7 @@ from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore, Store
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from ..errors import RunError
 from .channel import Channel, ranks_text
@@ -44,7 +44,7 @@ def connect(rank: int, timeout: timedelta) -> Store:
     host, port = _text("MASTER_ADDR"), _number("MASTER_PORT")
     hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # by the launcher, or else by rank 0
     try:
-        store = dist.TCPStore(host, port, is_master=rank == 0 and not hosted, wait_for_workers=False, timeout=timeout)
+        store = TCPStore(host, port, is_master=rank == 0 and not hosted, wait_for_workers=False, timeout=timeout)
     except (dist.DistError, RuntimeError) as error:
         raise RunError(
             f"rank {rank} found no run at {host}:{port} within {timeout.total_seconds():g} s: is that the address "
