@@ -5,19 +5,25 @@ import hashlib
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
 import transformers
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from .. import noise
 from ..errors import RunError
 from .layers import compile_layers, eager_layers, is_compiled, replace_norms, set_dropout
+
+if TYPE_CHECKING:
+    from .sharding import Parallel
+
+T = TypeVar("T")
 
 Kind = Literal["causal_lm", "value_model", "reward_model"]
 
@@ -45,6 +51,7 @@ class Role:
     direct: whether `head(backbone(x))` equals the module's own logits; found out at the first forward.
     packs: whether the layers attend over packed rows; found out at the first forward.
     fresh_head: whether the files held no scalar head, so that it was drawn at random.
+    parallel: how it lies on the ranks of a mesh; None where this process alone has it.
     """
 
     kind: Kind
@@ -58,6 +65,7 @@ class Role:
     direct: bool | None = field(default=None, repr=False)
     packs: bool | None = field(default=None, repr=False)
     fresh_head: bool = field(default=False, repr=False)
+    parallel: "Parallel | None" = field(default=None, repr=False)
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Each parameter once (tied ones too)."""
@@ -77,8 +85,18 @@ class Role:
         if self.module.training != mode:
             self.module.train(mode)
 
+    def run(self, work: Callable[[], T]) -> T:
+        """What uses the module, called so that sharded parameters are there for it."""
+        return work() if self.parallel is None else self.parallel.run(work)
+
+    def whole(self) -> AbstractContextManager[None]:
+        """With the module's parameters whole on this rank, to be read; all ranks of the role's mesh enter it."""
+        return nullcontext() if self.parallel is None else self.parallel.whole()
+
     def clone(self, name: str | None = None) -> "Role":
-        """A role with its own copy of the weights (no gradients); the tokenizer is shared."""
+        """A role of the same layout with its own copy of the weights (no gradients); the tokenizer is shared."""
+        if self.parallel is not None and self.parallel.sharded:
+            return self.parallel.clone(self, name or self.name)
         with eager_layers(self.module):
             module = copy.deepcopy(self.module)
         module.zero_grad(set_to_none=True)
@@ -89,7 +107,10 @@ class Role:
 
     @torch.no_grad()
     def copy_from(self, other: "Role") -> None:
-        """Take over the weights of `other`, cast to this role's dtype. Raises ModelError where the shapes differ."""
+        """Take over the weights of `other`, of the same layout, cast to this role's dtype.
+
+        Raises ModelError where the shapes differ.
+        """
         mine, theirs = self._pairs(other)
         torch._foreach_copy_(mine, theirs)
 
@@ -101,11 +122,21 @@ class Role:
         torch._foreach_add_(mine, [t.to(m.dtype) for m, t in zip(mine, theirs, strict=True)], alpha=1 - decay)
 
     def _pairs(self, other: "Role") -> tuple[list[Tensor], list[Tensor]]:
+        """This rank's parts of the weights of both."""
         mine, theirs = dict(self.module.named_parameters()), dict(other.module.named_parameters())
         for name in [*mine, *theirs]:
             if name not in mine or name not in theirs or mine[name].shape != theirs[name].shape:
                 raise ModelError(f"{self.name} cannot take the weights of {other.name}: {name} differs or is missing")
-        return list(mine.values()), [theirs[name] for name in mine]
+        pairs = [(local(mine[name]), local(theirs[name])) for name in mine]
+        if any(m.shape != t.shape for m, t in pairs):
+            raise ModelError(f"{self.name} cannot copy the weights of {other.name}: they lie on the ranks otherwise")
+        return [m for m, _ in pairs], [t for _, t in pairs]
+
+
+def local(tensor: Tensor) -> Tensor:
+    """What this rank holds of a tensor, sharing its memory."""
+    held = tensor.detach()
+    return held.to_local() if isinstance(held, DTensor) else held
 
 
 def load_role(

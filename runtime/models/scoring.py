@@ -1,12 +1,17 @@
 """What a model's forward pass says about given responses: log-probs, entropies, values, scores.
 
 Values travel packed: one number per response token, rows one after another.
+
+The passes of a sharded role are collectives. Its ranks make the same number of them in the same order, whatever rows
+they have: one that has none takes a tiny row along, whose results are empty but hang on the graph (see `idle`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from .batches import Batch, Sequences, is_direct, make_batch
 from .loading import ModelError, Role
@@ -15,6 +20,9 @@ from .logits import Wanted, token_statistics
 # What may be wanted: of a causal LM, per response token; of a model with a scalar head, per response token or per row.
 TOKEN_STATISTICS = ("logprobs", "entropy")
 HEAD_VALUES = ("values", "score")
+
+# What goes through a sharded model where there is nothing to go through it: every vocabulary has a token 0.
+_TINY = Sequences([[0, 0]], [[0]])
 
 
 def micro_batches(lengths: Sequence[int], budget: int) -> list[list[int]]:
@@ -47,8 +55,16 @@ def forward(
     Raises ModelError where a model of this kind has no such value.
     """
     _check(role, want)
-    if not len(seqs):
-        return {name: torch.zeros(0, dtype=_at_least_float32(role.dtype), device=role.device) for name in want}
+    if len(seqs):
+        return role.run(lambda: _forward(role, seqs, want, temperature, chunk_tokens))
+    if role.parallel is None or not role.parallel.sharded:
+        return _nothing(role, want)
+    return {name: value[:0] for name, value in forward(role, _TINY, want).items()}
+
+
+def _forward(
+    role: Role, seqs: Sequences, want: tuple[str, ...], temperature: float | Tensor, chunk_tokens: int | None
+) -> dict[str, Tensor]:
     role.train(torch.is_grad_enabled())
     batch = make_batch(role, seqs, whole="score" in want)
     result: dict[str, Tensor] = {}
@@ -61,14 +77,22 @@ def forward(
     return {name: result[name] for name in want}
 
 
+def _nothing(role: Role, want: tuple[str, ...]) -> dict[str, Tensor]:
+    return {name: torch.zeros(0, dtype=_at_least_float32(role.dtype), device=role.device) for name in want}
+
+
 def evaluate(
     role: Role,
     seqs: Sequences,
     want: tuple[str, ...],
     temperature: float | Tensor = 1.0,
     budget: int = 16384,
+    passes: int | None = None,
 ) -> dict[str, Tensor]:
-    """`forward` without gradients, in micro-batches of at most `budget` tokens, results in row order."""
+    """`forward` without gradients, in micro-batches of at most `budget` tokens, results in row order.
+
+    passes: of a sharded role, the largest `count_passes` of its ranks.
+    """
     groups = micro_batches(seqs.lengths, budget)
     order = [row for group in groups for row in group]
     parts: dict[str, list[Tensor]] = {name: [] for name in want}
@@ -78,9 +102,43 @@ def evaluate(
             for name, value in forward(role, seqs.select(group), want, scale).items():
                 counts = [1] * len(group) if name == "score" else seqs.select(group).response_lengths
                 parts[name].extend(torch.split(value, counts))
+        for _ in range(len(groups), passes or 0):
+            forward(role, Sequences([], []), want)
     if not groups:
-        return forward(role, seqs, want)
+        return _nothing(role, want)
     return {name: _in_row_order(pieces, order) for name, pieces in parts.items()}
+
+
+def count_passes(seqs: Sequences, budget: int = 16384) -> int:
+    """How many forward passes `evaluate` makes for these rows."""
+    return len(micro_batches(seqs.lengths, budget))
+
+
+def idle(role: Role, want: tuple[str, ...]) -> None:
+    """The forward and backward pass of a micro-batch without rows: it takes part, and adds nothing to any gradient."""
+    if role.parallel is not None and role.parallel.sharded:
+        torch.autograd.backward(touch(forward(role, Sequences([], []), want).values()))
+
+
+def touch(outputs: Iterable[Tensor]) -> Tensor:
+    """A zero that hangs on all of these outputs: added to a loss it drives the whole backward pass and changes nothing.
+
+    Not even where an output is infinite or NaN: neither the zero nor the gradients, which are zeros, are computed.
+    """
+    reached: Tensor = _Touch.apply(*outputs)  # type: ignore[no-untyped-call]
+    return reached
+
+
+class _Touch(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *outputs: Tensor) -> Tensor:
+        ctx.likes = [(output.shape, output.dtype, output.device) for output in outputs]
+        return outputs[0].new_zeros(())
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, ...]:
+        return tuple(torch.zeros(shape, dtype=dtype, device=device) for shape, dtype, device in ctx.likes)
 
 
 def _in_row_order(pieces: list[Tensor], order: list[int]) -> Tensor:
