@@ -11,9 +11,13 @@ from pathlib import Path
 from ..dsl import ast
 from ..dsl.diagnostics import Diagnostic, FlowError, in_order, render, to_json
 from ..dsl.printer import format_module
+from .cli import STAGES
 from .compilation import Checked, Source, check_flow, choose_flow, compile_flow, load_source
+from .passes.check.place import Target
+from .plan import Plan
 from .targets import BadSetting, parse_settings, split_target
 
+RANK = "rank:"
 MISSING = {"W0401": "E0404", "W0402": "E0405"}
 """Warnings of files that aren't on this machine, and the errors they are for a run, which can't do without them."""
 
@@ -52,10 +56,11 @@ def _flows(path: Path, name: str | None) -> list[str | None]:
 
 def compile_command(args: argparse.Namespace) -> int:
     path, name = split_target(args.flow)
+    _check_options(args)
     source: Source | None = None
     try:
         source = load_source(path, name)
-        checked = _checked(source, name, args.set)
+        checked = _checked(source, name, args.set, Target(args.target, args.ranks))
         if args.require_sources:
             _require_sources(checked)
         text = _emitted(checked, args)
@@ -70,8 +75,18 @@ def compile_command(args: argparse.Namespace) -> int:
     return 0
 
 
-def _checked(source: Source, name: str | None, settings: Sequence[str]) -> Checked:
-    return check_flow(source, choose_flow(source, name), parse_settings(settings))
+def _check_options(args: argparse.Namespace) -> None:
+    """Raise BadSetting for options that say nothing, or nothing together."""
+    if args.emit and args.emit not in STAGES and not args.emit.startswith(RANK):
+        raise BadSetting(f"`--emit {args.emit}`: it is one of {', '.join(STAGES)} or {RANK}N")
+    if args.ranks is not None and args.target != "multi":
+        raise BadSetting("`--ranks` is for plans of many ranks: give `--target multi` too")
+    if args.ranks is not None and args.ranks < 1:
+        raise BadSetting(f"`--ranks` is at least 1, not {args.ranks}")
+
+
+def _checked(source: Source, name: str | None, settings: Sequence[str], target: Target | None = None) -> Checked:
+    return check_flow(source, choose_flow(source, name), parse_settings(settings), target)
 
 
 def _require_sources(checked: Checked) -> None:
@@ -100,10 +115,22 @@ def _emitted(checked: Checked, args: argparse.Namespace) -> str:
     from .plan import encode
     from .plan.text import plan_text
 
-    plan = compile_flow(checked, args.target)
+    plan = compile_flow(checked)
+    if args.emit and args.emit.startswith(RANK):
+        return _rank_text(plan, args.emit.removeprefix(RANK))
     if args.emit == "plan" and args.format == "text" and not args.output:
         return plan_text(plan)
     return encode(plan).decode()
+
+
+def _rank_text(plan: Plan, number: str) -> str:
+    """What one rank of a plan does."""
+    from .plan import project
+    from .plan.text import rank_text
+
+    if not number.isdigit() or int(number) >= plan.ranks:
+        raise BadSetting(f"`--emit {RANK}{number}`: this plan is for ranks 0 to {plan.ranks - 1}")
+    return rank_text(project(plan, int(number)), int(number))
 
 
 def _ast(checked: Checked, format: str) -> str:

@@ -11,10 +11,11 @@ from .facts import Places
 from .graph import Constant, Graph
 from .limits import bounded
 from .passes.check import check
-from .passes.check.place import check_placed_flows, place_flow
+from .passes.check.place import Target, check_placed_flows, place_flow
 from .passes.elaborate import elaborate
 from .passes.emit import emit
 from .passes.infer import infer
+from .passes.layout import lay_out
 from .passes.prune import prune
 from .passes.record import record
 from .passes.schedule import Scheduled, schedule
@@ -48,6 +49,7 @@ class Checked:
     graph: Graph
     scheduled: Scheduled
     placement: Placement
+    target: Target
     warnings: tuple[Diagnostic, ...]
 
 
@@ -83,8 +85,11 @@ def choose_flow(source: Source, name: str | None) -> FlowSymbol:
     raise FlowError(in_order(source.report.diagnostics))
 
 
-def check_flow(source: Source, chosen: FlowSymbol, settings: Mapping[str, Constant]) -> Checked:
-    """Type and check one flow. Raises FlowError with everything found, if any of it is an error."""
+def check_flow(
+    source: Source, chosen: FlowSymbol, settings: Mapping[str, Constant], target: Target | None = None
+) -> Checked:
+    """Type and check one flow for a target. Raises FlowError with everything found, if any of it is an error."""
+    target = target or Target()
     report = source.report
     if any(d.code.startswith(UNREADABLE) for d in report.diagnostics):
         report.raise_if_errors()  # what couldn't be read is missing: its names would only be reported as unknown
@@ -92,15 +97,16 @@ def check_flow(source: Source, chosen: FlowSymbol, settings: Mapping[str, Consta
         graph = infer(elaborate(chosen.module, chosen.flow, settings, report), report, source.places)
         check(graph, report, source.places)
         check_placed_flows(source.module, report)
-        placement = place_flow(source.module, graph, report, source.places)
+        placement = place_flow(source.module, graph, report, source.places, target)
         report.raise_if_errors()  # a graph in error has no order to speak of
         scheduled = schedule(prune(record(simplify(graph))), report)
     report.raise_if_errors()
-    return Checked(source, chosen.flow, graph, scheduled, placement, tuple(in_order(report.diagnostics)))
+    return Checked(source, chosen.flow, graph, scheduled, placement, target, tuple(in_order(report.diagnostics)))
 
 
-def compile_flow(checked: Checked, target: str = "single") -> Plan:
-    """The plan of a checked flow. Raises FlowError."""
+def compile_flow(checked: Checked) -> Plan:
+    """The plan of a checked flow for its target."""
     source = checked.source
     text = "\0".join(source.loader.sources[path] for path in sorted(source.loader.sources))
-    return emit(checked.scheduled, source.module.path.parent, text, checked.placement, target)
+    plan = emit(checked.scheduled, source.module.path.parent, text, checked.placement)
+    return lay_out(plan, checked.placement) if checked.target.is_multi else plan

@@ -16,7 +16,7 @@ from ..placement import Placement
 from .schedule import Scheduled
 
 
-def emit(scheduled: Scheduled, folder: Path, source: str, placement: Placement, target: str) -> p.Plan:
+def emit(scheduled: Scheduled, folder: Path, source: str, placement: Placement) -> p.Plan:
     """The plan of a scheduled graph. `source` is the text of everything it was compiled from."""
     graph = scheduled.graph
     every = [*(n for a in scheduled.ahead for n in _walk(a.nodes)), *graph.walk()]
@@ -31,7 +31,7 @@ def emit(scheduled: Scheduled, folder: Path, source: str, placement: Placement, 
             schema=p.schema.SCHEMA,
             flow=graph.flow,
             doc=graph.doc,
-            target=target,
+            target="single",
             folder=_shown(folder),
             source=hashlib.sha256(source.encode()).hexdigest(),
             params={k: _plain(v) for k, v in graph.params.items()},

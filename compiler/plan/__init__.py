@@ -1,9 +1,12 @@
 """The Plan's schema and everything that both the compiler and the runtime ask of it. No torch here."""
 
 from . import schema
+from .project import project
 from .schema import (
     Ahead,
     Axis,
+    Group,
+    Holding,
     Instruction,
     Mesh,
     Model,
@@ -21,6 +24,8 @@ from .schema import (
 __all__ = [
     "Ahead",
     "Axis",
+    "Group",
+    "Holding",
     "Instruction",
     "Mesh",
     "Model",
@@ -32,6 +37,7 @@ __all__ = [
     "Value",
     "decode",
     "encode",
+    "project",
     "schema",
     "sealed",
 ]

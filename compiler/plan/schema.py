@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 class Value(msgspec.Struct, frozen=True):
@@ -23,7 +23,9 @@ Operand: TypeAlias = Value | int | float | bool | str | None
 class Instruction(msgspec.Struct, frozen=True, omit_defaults=True):
     """One operator application on a mesh.
 
-    out: the name of its result. type: `dtype[axis]`. args: operands by parameter. attrs: what is static.
+    out: the name of its result. type: `dtype[axis]`. args: operands by parameter; of a `move` or a `gather`, by the
+    name of what each becomes. attrs: what is static. layout: how the result lies on the mesh, empty in a plan of one
+    process. groups: those on which its ranks communicate, in order, implicit collectives included.
     """
 
     op: str
@@ -33,6 +35,13 @@ class Instruction(msgspec.Struct, frozen=True, omit_defaults=True):
     attrs: dict[str, Any] = {}
     body: tuple["Instruction", ...] = ()
     mesh: str = "local"
+    layout: str = ""
+    groups: tuple[str, ...] = ()
+
+    @property
+    def outs(self) -> tuple[str, ...]:
+        """The names it binds: its own; of what takes several values along, the names of what they become."""
+        return tuple(self.args) if self.op in ("move", "gather") else (self.out,)
 
     def walk(self) -> "list[Instruction]":
         """This instruction and everything in its body, in order."""
@@ -81,19 +90,48 @@ class Operator(msgspec.Struct, frozen=True):
 
 
 class Mesh(msgspec.Struct, frozen=True):
-    """A set of devices that phases run on."""
+    """The devices that phases run on: `devices` of them from rank `first` on."""
 
     name: str
     devices: int = 1
-    options: dict[str, Any] = {}
+    first: int = 0
+
+    @property
+    def ranks(self) -> range:
+        return range(self.first, self.first + self.devices)
 
 
-class Ahead(msgspec.Struct, frozen=True):
-    """What runs `staleness` steps ahead of the step that reads it; `keeps` names the values that wait in a queue."""
+class Group(msgspec.Struct, frozen=True):
+    """Ranks that communicate: all of the named meshes."""
+
+    name: str
+    meshes: tuple[str, ...]
+
+
+class Holding(msgspec.Struct, frozen=True):
+    """The weights of a model on a mesh: `dp` copies, each sharded over `fsdp` ranks.
+
+    The one that is called as its model is where the model is trained; the others take their weights from it.
+    """
+
+    name: str
+    model: str
+    mesh: str
+    dp: int = 1
+    fsdp: int = 1
+
+
+class Ahead(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What runs `staleness` steps ahead of the step that reads it; `keeps` names the values that wait in a queue.
+
+    exchange: the moves of those values to the meshes that will read them. They come after the step, so that the step
+    and what runs ahead of it run at the same time where their meshes are apart.
+    """
 
     staleness: int
     program: tuple[Instruction, ...]
     keeps: tuple[str, ...]
+    exchange: tuple[Instruction, ...] = ()
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -111,11 +149,14 @@ class Plan(msgspec.Struct, frozen=True):
     operators: tuple[Operator, ...]
     ahead: tuple[Ahead, ...]
     program: tuple[Instruction, ...]
+    ranks: int = 1
+    groups: tuple[Group, ...] = ()
+    holdings: tuple[Holding, ...] = ()
     hash: str = ""
 
     def walk(self) -> list[Instruction]:
         """Every instruction, those that run ahead first."""
-        blocks = [*(a.program for a in self.ahead), self.program]
+        blocks = [*(b for a in self.ahead for b in (a.program, a.exchange)), self.program]
         return [inner for block in blocks for top in block for inner in top.walk()]
 
 

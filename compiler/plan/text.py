@@ -1,14 +1,18 @@
 """A plan as text: what a person reads, and golden tests hold."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from .schema import Instruction, Model, Operand, Plan, Value
+from .schema import Holding, Instruction, Model, Operand, Plan, Value
 
 INFIX = frozenset({"+", "-", "*", "/", "//", "%", "**", "==", "!=", "<", "<=", ">", ">=", "and", "or"})
+PURE = frozenset(
+    {"map", "field", "reduce", "state", "step", "tokenise", "expand", "rank", "call", "logprobs", "values"}
+) | {"all_reduce", "own", "spread"}
+"""What may be shown where it is read."""
 HIDDEN = frozenset(
     {"model", "version", "fn", "field", "to", "rows", "tokens", "operator", "metric", "state", "region"}
-) | {"snapshot"}
+) | {"snapshot", "holding", "axis", "source"}
 """Attributes that the operator's own spelling already shows."""
 
 
@@ -17,19 +21,43 @@ def plan_text(plan: Plan) -> str:
     lines = [f"plan {plan.flow} for {plan.target}   # {plan.hash[:12]}"]
     lines += [f"  param {name} = {value!r}" for name, value in plan.params.items()]
     lines += [f"  mesh {m.name}: {m.devices} device{'s' if m.devices > 1 else ''}" for m in plan.meshes]
+    lines += [f"  group {g.name}" for g in plan.groups if len(g.meshes) > 1]
     lines += [f"  model {_model(m)}" for m in plan.models]
+    lines += [f"  weights {_holding(h)}" for h in plan.holdings]
     lines += [f"  state {name} = {value!r}" for name, value in plan.states.items()]
     lines += [f"  axis {a.name}" + (f" under {a.parent}" if a.parent else "") for a in plan.axes]
     lines += [f"  operator {o.key} from {o.file} ({o.sha256[:12]})" for o in plan.operators]
+    return "\n".join([*lines, *_programs(plan)]) + "\n"
+
+
+def rank_text(plan: Plan, rank: int) -> str:
+    """A projected plan: what one rank does."""
+    lines = [f"rank {rank} of {plan.ranks} of plan {plan.flow}   # {plan.hash[:12]}"]
+    lines += [f"  mesh {m.name}: rank {rank - m.first} of {m.devices} there" for m in plan.meshes]
+    lines += [f"  group {g.name}" for g in plan.groups if len(g.meshes) > 1]
+    lines += [f"  weights {_holding(h)}" for h in plan.holdings]
+    return "\n".join([*lines, *_programs(plan)]) + "\n"
+
+
+def _programs(plan: Plan) -> Iterator[str]:
     for ahead in plan.ahead:
-        lines += ["", f"{ahead.staleness} steps ahead, queue {', '.join(ahead.keeps)}:", *program_text(ahead.program)]
-    return "\n".join([*lines, "", "step:", *program_text(plan.program)]) + "\n"
+        yield from ("", f"{ahead.staleness} steps ahead, queue {', '.join(ahead.keeps)}:")
+        yield from program_text(ahead.program)
+        if ahead.exchange:
+            yield from ("", "after the step, what was made ahead goes where it will be read:")
+            yield from program_text(ahead.exchange)
+    yield from ("", "step:", *program_text(plan.program))
 
 
 def _model(model: Model) -> str:
     start = f"start of {model.of}" if model.of else f"{model.kind}({model.path!r})"
     marks = [w for w, on in (("trained", model.trained), ("replaced", model.replaced), ("frozen", model.frozen)) if on]
     return f"{model.name} = {start}   # {', '.join(marks)}"
+
+
+def _holding(holding: Holding) -> str:
+    degrees = ", ".join(f"{k}={v}" for k, v in (("dp", holding.dp), ("fsdp", holding.fsdp)) if v > 1) or "one copy"
+    return f"{holding.name} on {holding.mesh}: {degrees}"
 
 
 def program_text(program: Iterable[Instruction], indent: int = 1) -> list[str]:
@@ -51,8 +79,7 @@ def _inlinable(block: list[Instruction]) -> dict[str, Instruction]:
         for inner in instruction.walk():
             for name in _reads(inner):
                 uses[name] = uses.get(name, 0) + (1 if inner in block else 2)
-    pure = ("map", "field", "reduce", "state", "step", "tokenise", "expand", "rank", "call", "logprobs", "values")
-    return {i.out: i for i in block if i.out.startswith("%") and i.op in pure and uses.get(i.out) == 1}
+    return {i.out: i for i in block if i.out.startswith("%") and i.op in PURE and uses.get(i.out) == 1}
 
 
 def _reads(instruction: Instruction) -> Iterator[str]:
@@ -88,8 +115,37 @@ def _line(i: Instruction, inlined: Mapping[str, Instruction]) -> str:
             return f"snapshot {i.attrs['model']}"
         case "keep_rows":
             return f"keep {show(i.args['rows'])} where {show(i.args['where'])}"
-    where = f"   @ {i.mesh}" if "micro" in i.attrs else ""
-    return f"{i.out} = {_expression(i, inlined)}   : {i.type}{where}"
+        case "move":
+            return _move(i, show)
+        case "gather":
+            return f"{', '.join(i.args)} = gather({', '.join(map(show, i.args.values()))})   @ {i.mesh}"
+        case "weights":
+            return f"weights {i.attrs['holding']} = {i.attrs['model']}@{_now(i)}   @ {' → '.join(i.groups[:2])}"
+        case "announce":
+            return f"announce {i.attrs['region']} from {i.attrs['source']}   @ {i.mesh}"
+    return f"{i.out} = {_expression(i, inlined)}   : {i.type}{_where(i)}"
+
+
+def _where(i: Instruction) -> str:
+    """Where a result lies; in a plan for one process, only of what a model computes."""
+    if i.layout:
+        return f", {i.layout} @ {i.mesh}"
+    return f"   @ {i.mesh}" if "micro" in i.attrs else ""
+
+
+def _now(i: Instruction) -> str:
+    return "snapshot" if i.attrs.get("snapshot") else "newest"
+
+
+def _move(i: Instruction, show: Callable[[Operand], str]) -> str:
+    fields = i.attrs.get("fields", {})
+    taken = (show(v) + ("{" + ", ".join(fields[k]) + "}" if k in fields else "") for k, v in i.args.items())
+    how = "as dealt there" if i.attrs["deal"] == "known" else f"dealt {_deals[i.attrs['deal']]}"
+    role = i.attrs.get("role", "move")
+    return f"{', '.join(i.args)} = {role}({', '.join(taken)})   : {i.attrs['source']} → {i.mesh}, {how}"
+
+
+_deals = {"even": "evenly", "length": "by length"}
 
 
 def _version(i: Instruction) -> str:
@@ -140,6 +196,12 @@ def _expression(i: Instruction, inlined: Mapping[str, Instruction]) -> str:
             return f"{args[0]}.{i.attrs['field']}"
         case "reduce":
             return f"{i.attrs['fn']}({_named_args(i, inlined)}{_to(i)})"
+        case "all_reduce" | "spread":
+            return f"{i.op}({args[0]})"
+        case "own":
+            return f"own({args[0]})"
+        case "share":
+            return f"share({args[0]}) from {i.attrs['source']}"
         case "rank" | "expand":
             return f"{i.op}({', '.join(args)}{_to(i)})"
         case "state":

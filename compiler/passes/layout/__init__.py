@@ -1,0 +1,100 @@
+"""Lay out: a plan for one process → one SPMD program for many ranks, with its data moves and weight moves inserted.
+
+The rows of a root axis (the prompts of a `read`, with all samples and tokens under them) are dealt to the ranks of a
+mesh: evenly before their lengths are known, by length where a model reads them. An operator runs where its rows are. A
+reduction over rows that lie apart gives partial statistics, and an `all_reduce` follows; what must see all rows gets a
+`gather` before it and an `own` behind it. A group never lies apart: its root row is on one rank.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from ... import plan as p
+from ...placement import Placement, Spot
+from .holdings import Holdings
+from .moves import finished
+from .operators import Layer
+from .scope import Scope
+
+
+def lay_out(plan: p.Plan, placement: Placement) -> p.Plan:
+    """The plan for `placement.ranks` ranks. Its size does not depend on how many there are."""
+    world = Spot(0, placement.ranks, placement.ranks)
+    layer = Layer(plan, Holdings(plan, placement), world.mesh)
+    queued = [_run_ahead(layer, a) for a in plan.ahead]
+    step = Scope()
+    for each in queued:
+        each.hand_over(step)
+    layer.block(plan.program, step)
+    layer.flush_all(step)
+    fields = layer.fields.settled()
+    program = finished(step.block, fields)
+    read = {r for i in program for x in i.walk() for a in x.args.values() if isinstance(a, p.Value) for r in [a.ref]}
+    ahead = tuple(
+        p.Ahead(
+            a.staleness,
+            finished(q.scope.block[: q.drawn], fields),
+            tuple(copy for copy in q.keeps() if copy in read),
+            finished(q.scope.block[q.drawn :], fields),
+        )
+        for a, q in zip(plan.ahead, queued, strict=True)
+    )
+    every = [*program, *(i for a in ahead for i in (*a.program, *a.exchange))]
+    meshes = _meshes(every, [world, *layer.holdings.spots()], world)
+    return p.sealed(
+        msgspec.structs.replace(
+            plan,
+            target="multi",
+            ranks=placement.ranks,
+            ahead=ahead,
+            program=program,
+            meshes=meshes,
+            holdings=layer.holdings.all,
+            groups=_groups(every, meshes),
+        )
+    )
+
+
+@dataclass
+class _Queued:
+    """What runs ahead, laid out. drawn: where in the block the moves to those who will read it begin."""
+
+    scope: Scope
+    names: Sequence[str]
+    drawn: int
+
+    def keeps(self) -> list[str]:
+        """The copies of the values that wait in a queue."""
+        return [copy for (name, _), copy in self.scope.copies.items() if name in self.names]
+
+    def hand_over(self, step: Scope) -> None:
+        """Make what comes out of the queue known to the step."""
+        for (name, site), copy in self.scope.copies.items():
+            if name in self.names:
+                step.made[name] = self.scope.made[name]
+                step.copies[name, site] = copy
+                step.used.add(copy)
+        step.dealt |= self.scope.dealt
+
+
+def _run_ahead(layer: Layer, ahead: p.Ahead) -> _Queued:
+    scope = Scope()
+    layer.block(ahead.program, scope)
+    drawn = len(scope.block)
+    layer.flush_all(scope)
+    return _Queued(scope, ahead.keeps, drawn)
+
+
+def _meshes(program: Iterable[p.Instruction], spots: Iterable[Spot], world: Spot) -> tuple[p.Mesh, ...]:
+    """The meshes in use, that of all ranks first."""
+    used = {x.mesh for i in program for x in i.walk()} | {world.mesh}
+    found = {s.mesh: p.Mesh(s.mesh, s.ranks, s.first) for s in spots}
+    return tuple(m for m in found.values() if m.name in used)
+
+
+def _groups(program: Iterable[p.Instruction], meshes: Sequence[p.Mesh]) -> tuple[p.Group, ...]:
+    """Every group that an instruction names, in the order of the plan; the first is that of all ranks."""
+    names = [meshes[0].name, *(g for i in program for x in i.walk() for g in x.groups)]
+    return tuple(p.Group(name, tuple(name.split("+"))) for name in dict.fromkeys(names))
