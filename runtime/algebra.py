@@ -195,28 +195,40 @@ def reduce(
     where: [rows] bool, which elements take part. count: the denominator to use for a mean, instead of the number of
     elements here, when these are only a part of what is pooled.
     """
+    data, index, dtype = selected(fn, x, target, where)
+    result = _REDUCE[fn](data, index, target.size if target else 1, q, count).to(result_dtype(fn, dtype))
+    return Value(result if target else result[0], target)
+
+
+def selected(fn: str, x: Value, target: Frame | None, where: Value | None) -> tuple[Tensor, Tensor, torch.dtype]:
+    """What a reduction pools: the elements, the row of `target` that each is under, and the dtype they had.
+
+    The elements are float64, or int64 where the result is one of the integers or their sum.
+    """
     frame = innermost([x.frame, where.frame if where else None])
     if frame is None:
         raise ReductionError(f"`{fn}` of a scalar pools nothing")
     if fn == "count":
         x = Value(torch.zeros(x.frame.size if x.frame else ()), x.frame)  # whatever it holds, it is counted
     x = numeric(x)
-    data, index, size = x.on(frame).tensor.double(), frame.path(target), target.size if target else 1
+    dtype = x.tensor.dtype
+    data, index = x.on(frame).tensor.to(torch.long if is_exact(fn, dtype) else torch.double), frame.path(target)
     if where is not None:
         kept = numeric(where).on(frame).tensor.bool()
         data, index = data[kept], index[kept]
-    result = _REDUCE[fn](data, index, size, q, count)
-    if fn == "count" or (fn in ("max", "min", "sum") and not _is_float(x)):
-        result = result.long()
-    elif _is_float(x):
-        result = result.to(x.tensor.dtype)
-    else:
-        result = result.to(torch.get_default_dtype())
-    return Value(result if target else result[0], target)
+    return data, index, dtype
 
 
-def _is_float(value: Value) -> bool:
-    return isinstance(value.data, Tensor) and value.data.is_floating_point()
+def is_exact(fn: str, dtype: torch.dtype) -> bool:
+    """Whether a reduction of elements of this dtype is one of them or their sum, as a whole number."""
+    return fn in ("max", "min", "sum") and not dtype.is_floating_point
+
+
+def result_dtype(fn: str, dtype: torch.dtype) -> torch.dtype:
+    """What a reduction of elements of this dtype gives."""
+    if fn == "count" or is_exact(fn, dtype):
+        return torch.long
+    return dtype if dtype.is_floating_point else torch.get_default_dtype()
 
 
 def _sum(x: Tensor, index: Tensor, size: int, q: float, count: Tensor | None) -> Tensor:
@@ -244,7 +256,10 @@ def _var(x: Tensor, index: Tensor, size: int, q: float, count: Tensor | None) ->
 
 
 def _std(x: Tensor, index: Tensor, size: int, q: float, count: Tensor | None) -> Tensor:
-    variance = _var(x, index, size, q, None)
+    return deviation(_var(x, index, size, q, None))
+
+
+def deviation(variance: Tensor) -> Tensor:
     none = variance == 0  # where the root has no gradient; a NaN stays one
     return torch.where(none, 0.0, torch.where(none, 1.0, variance).sqrt())
 
@@ -252,10 +267,15 @@ def _std(x: Tensor, index: Tensor, size: int, q: float, count: Tensor | None) ->
 def _extremum(how: str, word: str) -> Callable[..., Tensor]:
     def apply(x: Tensor, index: Tensor, size: int, q: float, count: Tensor | None) -> Tensor:
         if bool((_count(x, index, size, q, None) == 0).any()):
-            raise ReductionError(f"the {word} of nothing has no value: use `count` and `where` to leave such rows out")
-        return torch.zeros(size, dtype=x.dtype).scatter_reduce(0, index, x, how, include_self=False)
+            raise extreme_of_nothing(word)
+        start = math.nan if x.is_floating_point() else 0  # torch gives what equals it a share of the gradient
+        return x.new_full((size,), start).scatter_reduce(0, index, x, how, include_self=False)
 
     return apply
+
+
+def extreme_of_nothing(word: str) -> ReductionError:
+    return ReductionError(f"the {word} of nothing has no value: use `count` and `where` to leave such rows out")
 
 
 def _quantile(x: Tensor, index: Tensor, size: int, q: float, count: Tensor | None) -> Tensor:

@@ -146,6 +146,13 @@ def test_gradients_are_right(fn: str, batch: Batch) -> None:
     assert torch.autograd.gradcheck(total, (x,), atol=1e-5)
 
 
+@pytest.mark.parametrize("fn", ("max", "min"))
+def test_an_extreme_of_zero_has_the_whole_gradient(fn: str) -> None:
+    x = torch.tensor([0.0, 0.0, 0.0], dtype=torch.float64, requires_grad=True)
+    torch.autograd.backward(algebra.reduce(fn, Axes([1, 2]).sample(x), None).tensor)
+    assert x.grad is not None and x.grad.sum().item() == pytest.approx(1)
+
+
 def test_sums_do_not_depend_on_the_dtypes_precision() -> None:
     axes = Axes([3])
     x = axes.sample(torch.tensor([1e8, 1.0, -1e8], dtype=torch.float32))
@@ -160,6 +167,8 @@ def test_integers_stay_exact() -> None:
     assert algebra.reduce("sum", flags, None).tensor.item() == 2
     assert algebra.reduce("max", flags, None).tensor.dtype == torch.long
     assert algebra.reduce("mean", numbers, None).tensor.dtype == torch.get_default_dtype()
+    large = axes.sample(torch.tensor([2**60, 1]))
+    assert algebra.reduce("sum", large, axes.prompts).rows == [2**60 + 1, 0]
 
 
 # ---------------------------------------------------------------- ranks
