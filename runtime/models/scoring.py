@@ -158,7 +158,8 @@ def _head_values(role: Role, batch: Batch, want: tuple[str, ...]) -> dict[str, T
         raise ModelError(f"{role.name}: {type(role.module).__name__} has no scalar head named score")
     hidden = batch.states(role)
     chosen = {"values": batch.before_tokens, "score": batch.at_end}
-    found = {name: head(chosen[name](hidden))[:, 0] for name in want}
+    # FSDP2 can't tell when the gradient of a view arrives.
+    found = {name: head(chosen[name](hidden))[:, 0].clone() for name in want}
     return {name: value.to(_at_least_float32(value.dtype)) for name, value in found.items()}
 
 

@@ -18,6 +18,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from .batches import packs
 from .layers import compile_layers, decoder_layers, eager_layers, is_compiled
@@ -154,6 +156,14 @@ def twin(role: Role, name: str) -> Role:
     bare = _bare(role, name, role.parallel.skeleton if role.parallel else None)
     _fill(bare.module, role.device)
     return bare
+
+
+def own_part(whole: Tensor, like: Tensor) -> Tensor:
+    """A view of what this rank holds of a tensor that is laid out as `like`."""
+    if not isinstance(like, DTensor):
+        return whole
+    shape, offset = compute_local_shape_and_global_offset(like.shape, like.device_mesh, like.placements)
+    return whole[tuple(slice(o, o + n) for o, n in zip(offset, shape, strict=True))]
 
 
 # ---------------------------------------------------------------- FSDP2
