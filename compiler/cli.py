@@ -22,7 +22,9 @@ def parser() -> argparse.ArgumentParser:
                 default="single",
                 help="single: one controller's imperative schedule (default); multi: one program that many ranks run",
             )
-            c.add_argument("--ranks", type=int, metavar="N", help="ranks of a multi plan (default: as `place` says, or 8)")
+            c.add_argument(
+                "--ranks", type=int, metavar="N", help="ranks of a multi plan (default: as `place` says, or 8)"
+            )
             c.add_argument("--emit", metavar="STAGE", help=f"print what a stage left: {', '.join(STAGES)} or rank:N")
             c.add_argument("-o", "--output", type=Path, help="where to write the plan (default: standard output)")
             c.add_argument("--require-sources", action="store_true", help=argparse.SUPPRESS)

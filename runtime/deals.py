@@ -19,12 +19,14 @@ class Deal:
     """Which rank of a mesh holds each row of a root axis, all rows in global order.
 
     ids: int64 [rows], draw numbers. owner: int64 [rows], index in the mesh. index: this rank's own index in the mesh.
+    site: which mesh, and by which way of dealing, so that frames of one name at two places are told apart.
     A rank keeps its rows in global order, so its n-th local row is the n-th of `mine`.
     """
 
     ids: Tensor
     owner: Tensor
     index: int
+    site: str = ""
 
     @property
     def rows(self) -> int:
@@ -47,17 +49,20 @@ class Deal:
 
     def take(self, positions: Tensor) -> Deal:
         """The deal of the rows at global positions, in that order."""
-        return Deal(self.ids[positions], self.owner[positions], self.index)
+        return Deal(self.ids[positions], self.owner[positions], self.index, self.site)
 
     def is_like(self, other: Deal) -> bool:
         """Whether the same rows lie on the same ranks."""
         pairs = ((self.ids, other.ids), (self.owner, other.owner))
-        return self.index == other.index and all(a is b or torch.equal(a, b) for a, b in pairs)
+        return (self.index, self.site) == (other.index, other.site) and all(
+            a is b or torch.equal(a, b) for a, b in pairs
+        )
 
 
 def joined(deals: Sequence[Deal]) -> Deal:
     """The rows of several deals, one after another."""
-    return Deal(torch.cat([d.ids for d in deals]), torch.cat([d.owner for d in deals]), deals[0].index)
+    first = deals[0]
+    return Deal(torch.cat([d.ids for d in deals]), torch.cat([d.owner for d in deals]), first.index, first.site)
 
 
 # ---------------------------------------------------------------- ways to deal

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from ...dsl.modules import STD
 from ...dsl.operators import Hint
 from ...dsl.operators import Operator as Signature
@@ -26,24 +28,23 @@ def emit(scheduled: Scheduled, folder: Path, source: str, placement: Placement) 
     ahead = tuple(
         p.Ahead(a.staleness, emitter.block(a.nodes), tuple(names[i] for i in a.keeps)) for a in scheduled.ahead
     )
-    return p.sealed(
-        p.Plan(
-            schema=p.schema.SCHEMA,
-            flow=graph.flow,
-            doc=graph.doc,
-            target="single",
-            folder=_shown(folder),
-            source=hashlib.sha256(source.encode()).hexdigest(),
-            params={k: _plain(v) for k, v in graph.params.items()},
-            axes=_axes(every),
-            meshes=placement.meshes,
-            models=_models(graph),
-            states={s.name: s.initial for s in graph.states.values()},
-            operators=_operators(every, folder),
-            ahead=ahead,
-            program=emitter.block(graph.nodes),
-        )
+    plan = p.Plan(
+        schema=p.schema.SCHEMA,
+        flow=graph.flow,
+        doc=graph.doc,
+        target="single",
+        folder=_shown(folder),
+        source=hashlib.sha256(source.encode()).hexdigest(),
+        params={k: _plain(v) for k, v in graph.params.items()},
+        axes=_axes(every),
+        meshes=placement.meshes,
+        models=_models(graph),
+        states={s.name: s.initial for s in graph.states.values()},
+        operators=_operators(every, folder),
+        ahead=ahead,
+        program=emitter.block(graph.nodes),
     )
+    return p.sealed(msgspec.structs.replace(plan, meaning=p.meaning(plan)))
 
 
 class _Emitter:

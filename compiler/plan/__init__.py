@@ -18,6 +18,7 @@ from .schema import (
     Value,
     decode,
     encode,
+    meaning,
     sealed,
 )
 
@@ -37,6 +38,7 @@ __all__ = [
     "Value",
     "decode",
     "encode",
+    "meaning",
     "project",
     "schema",
     "sealed",

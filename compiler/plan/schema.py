@@ -135,6 +135,8 @@ class Ahead(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
+    """meaning: a hash of what a step computes, whatever the target and the placement: commits of one go with another."""
+
     schema: int
     flow: str
     doc: str | None
@@ -149,6 +151,7 @@ class Plan(msgspec.Struct, frozen=True):
     operators: tuple[Operator, ...]
     ahead: tuple[Ahead, ...]
     program: tuple[Instruction, ...]
+    meaning: str = ""
     ranks: int = 1
     groups: tuple[Group, ...] = ()
     holdings: tuple[Holding, ...] = ()
@@ -168,6 +171,29 @@ def sealed(plan: Plan) -> Plan:
     """The plan with the hash of everything in it."""
     blank = msgspec.structs.replace(plan, hash="")
     return msgspec.structs.replace(plan, hash=hashlib.sha256(encode(blank)).hexdigest())
+
+
+PLACED = frozenset({"micro", "checkpointing", "compile", "engine"})
+"""Attributes that say where and how something is computed, and change no number."""
+
+
+def meaning(plan: Plan) -> str:
+    """The hash of a plan for one process without comments, places, and what the user's functions do."""
+    operators = tuple(msgspec.structs.replace(o, file="", sha256="") for o in plan.operators)
+    ahead = tuple(msgspec.structs.replace(a, program=_unplaced(a.program)) for a in plan.ahead)
+    program = _unplaced(plan.program)
+    return sealed(
+        msgspec.structs.replace(
+            plan, doc=None, folder="", source="", operators=operators, ahead=ahead, program=program, meshes=()
+        )
+    ).hash
+
+
+def _unplaced(block: tuple[Instruction, ...]) -> tuple[Instruction, ...]:
+    kept = ({k: v for k, v in i.attrs.items() if k not in PLACED} for i in block)
+    return tuple(
+        msgspec.structs.replace(i, attrs=attrs, body=_unplaced(i.body)) for i, attrs in zip(block, kept, strict=True)
+    )
 
 
 def encode(plan: Plan) -> bytes:

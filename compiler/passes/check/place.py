@@ -183,13 +183,17 @@ def _refuse_unsupported(
     asked = [name for name, value in (("offload", True), ("engine", "vllm")) if options.get(name) == value]
     if checker.target.is_multi:
         asked += [d for d in ("tp", "pp") if _count(options.get(d, 1)) > 1]
-        asked += ["fsdp"] if _count(options.get("fsdp", 1)) > 1 and any(t.endswith(".generate") for t in targets) else []
+        asked += (
+            ["fsdp"] if _count(options.get("fsdp", 1)) > 1 and any(t.endswith(".generate") for t in targets) else []
+        )
         where = "by `--target multi`"
     else:
         asked = asked if _is_local(cluster) else []
         where = "on a local device"
     for name in asked:
-        subject = "`fsdp` of a `generate`, whose weights are whole on every rank," if name == "fsdp" else f"option `{name}`"
+        subject = (
+            "`fsdp` of a `generate`, whose weights are whole on every rank," if name == "fsdp" else f"option `{name}`"
+        )
         message = f"{subject} is not supported {where} by this version"
         span = next(a.span for a in line.options if a.name == name)
         checker.report.add("E0114", message, span, help="write `dp`" if name == "fsdp" else "leave it out")

@@ -95,6 +95,6 @@ def _meshes(program: Iterable[p.Instruction], spots: Iterable[Spot], world: Spot
 
 
 def _groups(program: Iterable[p.Instruction], meshes: Sequence[p.Mesh]) -> tuple[p.Group, ...]:
-    """Every group that an instruction names, in the order of the plan; the first is that of all ranks."""
-    names = [meshes[0].name, *(g for i in program for x in i.walk() for g in x.groups)]
+    """Every mesh, and every group that an instruction names, in the order of the plan; the first is of all ranks."""
+    names = [*(m.name for m in meshes), *(g for i in program for x in i.walk() for g in x.groups)]
     return tuple(p.Group(name, tuple(name.split("+"))) for name in dict.fromkeys(names))

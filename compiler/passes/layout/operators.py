@@ -359,9 +359,7 @@ class Layer:
         site = Site(self.holdings.spot(i).mesh, EVEN)
         self._with_weights(i, scope)
         prompts = i.args["prompts"]
-        names = {
-            n: self.demand(scope, n, site, ("prompt",) if prompts == p.Value(n) else ()) for n in references(i)
-        }
+        names = {n: self.demand(scope, n, site, ("prompt",) if prompts == p.Value(n) else ()) for n in references(i)}
         copy = self._emit(scope, i, site, args=renamed(i, names), attrs=self._held(i))
         self._bind(scope, i, site, copy)
         self._announce(scope, i, site)
@@ -377,10 +375,14 @@ class Layer:
         site = scope.fixed or Site(self.holdings.spot(i).mesh, LENGTH)
         if i.attrs["version"] != "live":
             self._with_weights(i, scope)
-        names = {n: self.demand(scope, n, site, READ_BY_MODELS if i.op == "score" else ("tokens",)) for n in references(i)}
+        names = {
+            n: self.demand(scope, n, site, READ_BY_MODELS if i.op == "score" else ("tokens",)) for n in references(i)
+        }
         held = self.holdings.of(i)
         groups = (site.mesh,) if held.fsdp > 1 else ()
-        self._bind(scope, i, site, self._emit(scope, i, site, args=renamed(i, names), attrs=self._held(i), groups=groups))
+        self._bind(
+            scope, i, site, self._emit(scope, i, site, args=renamed(i, names), attrs=self._held(i), groups=groups)
+        )
 
     def _held(self, i: p.Instruction) -> dict[str, Any]:
         name = self.holdings.of(i).name
@@ -399,7 +401,9 @@ class Layer:
         scope.current.add(key)
         attrs = {"model": holding.model, "holding": holding.name, **({"snapshot": True} if snapshot else {})}
         groups = between(home, holding.mesh)
-        scope.block.append(p.Instruction("weights", f"{holding.name}.weights", "", {}, attrs, (), holding.mesh, "", groups))
+        scope.block.append(
+            p.Instruction("weights", f"{holding.name}.weights", "", {}, attrs, (), holding.mesh, "", groups)
+        )
 
     def _changed(self, scope: Scope, model: str) -> None:
         scope.outdate({x for name in self.holdings.followers(model) for x in (name, f"{name}@now")})
@@ -522,10 +526,17 @@ class Layer:
         names = read_in(i.body)
         axes = [str(x.attrs["to"]) for x in i.body if x.op == "expand"]
         inside = {x.out for x in i.walk()}
-        outside = [a for a in axes if not any(a in (self.axes.of(x), x.attrs.get("tokens")) for x in i.body if x.out in inside)]
+        outside = [
+            a for a in axes if not any(a in (self.axes.of(x), x.attrs.get("tokens")) for x in i.body if x.out in inside)
+        ]
         for name in sorted(names, key=lambda n: not is_sequences(scope.find(n))):
             record = is_sequences(scope.find(name))
-            self.demand(scope, name, site, READ_BY_MODELS if record and self._is_scored(i, name) else ("tokens",) if record else ())
+            self.demand(
+                scope,
+                name,
+                site,
+                READ_BY_MODELS if record and self._is_scored(i, name) else ("tokens",) if record else (),
+            )
         for axis in outside:
             self._on_axis(scope, axis, site)
 
@@ -556,14 +567,20 @@ def _spread(body: Sequence[p.Instruction], dependent: set[str], axes: Axes) -> l
     done: dict[str, str] = {}
     out: list[Any] = []
     for x in body:
-        reads = [n for n in references(x) if n in dependent and made[n].layout == "replicated" and axes.of(made[n]) is None]
+        reads = [
+            n for n in references(x) if n in dependent and made[n].layout == "replicated" and axes.of(made[n]) is None
+        ]
         if x.layout.startswith("sharded") or x.layout == PARTIAL:
             for name in reads:
                 if name not in done:
                     done[name] = f"{name}.spread"
                     dependent.add(done[name])
                     args: dict[str, p.Operand] = {"x": p.Value(name)}
-                    out.append(p.Instruction("spread", done[name], made[name].type, args, {}, (), x.mesh, "replicated", (x.mesh,)))
+                    out.append(
+                        p.Instruction(
+                            "spread", done[name], made[name].type, args, {}, (), x.mesh, "replicated", (x.mesh,)
+                        )
+                    )
             x = msgspec.structs.replace(x, args=renamed(x, done)) if reads else x
         out.append(x)
     return out

@@ -68,6 +68,4 @@ def read_in(block: Iterable[p.Instruction]) -> list[str]:
 
 def renamed(i: p.Instruction, names: Mapping[str, str]) -> dict[str, p.Operand]:
     """The operands with some values called by other names."""
-    return {
-        k: p.Value(names.get(a.ref, a.ref)) if isinstance(a, p.Value) else a for k, a in i.args.items()
-    }
+    return {k: p.Value(names.get(a.ref, a.ref)) if isinstance(a, p.Value) else a for k, a in i.args.items()}
