@@ -79,6 +79,11 @@ class Role:
     def device(self) -> torch.device:
         return next(self.parameters()).device
 
+    @property
+    def is_sharded(self) -> bool:
+        """Whether this rank holds a part of each weight only, so that every pass is a collective."""
+        return self.parallel is not None and self.parallel.sharded
+
     def train(self, mode: bool) -> None:
         """Training mode only where it makes a difference: dropout and checkpointing; switching costs a walk."""
         mode = mode and (self.dropout > 0 or self.checkpointing)
