@@ -283,6 +283,12 @@ def _own_memory(module: nn.Module) -> None:
         parameter.data = parameter.data.clone()
 
 
+def load_tokenizer(path: str, base_dir: str | Path | None = None) -> Any:
+    """The tokenizer of a model directory; None where it has none."""
+    with _quiet():
+        return _load_tokenizer(find(path, base_dir))
+
+
 def _load_tokenizer(path: str) -> Any:
     patterns = ("tokenizer*", "vocab*", "*.model", "tekken.json")
     if Path(path).is_dir() and not any(file for pattern in patterns for file in Path(path).glob(pattern)):
