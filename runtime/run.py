@@ -1,4 +1,4 @@
-"""Running a plan: from its bytes and the options of a run to a finished output directory."""
+"""Running a plan: from its bytes and the options of a run to a finished output directory, as one of its ranks."""
 
 import argparse
 import sys
@@ -14,30 +14,52 @@ from .commits import Commit, CommitStore, restore_logs
 from .errors import RunError, RunWarning
 from .execution.ahead import Queues
 from .execution.loop import Run
-from .execution.session import Session, Settings, epochs_of, load_roles
+from .execution.roles import load_roles
+from .execution.session import Session, Settings, epochs_of, source_name
 from .execution.state import check_resumable, restore_state
 from .execution.stopping import stop_requests
 from .models.loading import Role
+from .ranks.world import ALONE, World
 from .telemetry import Telemetry
 from .telemetry.telemetry import METRICS
 from .threads import default_threads, set_threads
 
 
-def run_plan(data: bytes, args: argparse.Namespace) -> None:
-    """Run a compiled plan with the options of the command line.
+def run_plan(data: bytes, args: argparse.Namespace, world: World = ALONE) -> None:
+    """Run a compiled plan with the options of the command line, as one rank of a world.
 
     Raises RunError, or Stopped if it was asked to end early (Ctrl-C, SIGTERM) and has committed.
     """
     plan = _decode(data)
+    _check_ranks(plan, world)
     out: Path = args.out or Path("runs") / plan.flow
-    commit = _starting_point(out, args)
+    world.open(_groups(plan))
+    store = CommitStore(out, channel=world.channel("world"))
+    commit = _starting_point(store, args, world)
     _check_device(args.device)
-    session = Session(plan, _settings(plan, args))
+    session = Session(plan, _settings(plan, args, world), world)
     with _default_dtype(session.settings.number), _memory_errors():
         if commit is not None:
             check_resumable(commit, session)
         _load(session, args)
-        _execute(session, out, data, commit, args)
+        _execute(session, store, data, commit, args)
+
+
+def _check_ranks(plan: Plan, world: World) -> None:
+    """Raise RunError for a plan that so many ranks can't run."""
+    if plan.target == "multi" and plan.ranks != world.size:
+        raise RunError(
+            f"this plan is for {plan.ranks} ranks, and {world.size} were started: start {plan.ranks}, or compile the "
+            f"flow again with `--target multi --ranks {world.size}`"
+        )
+    if plan.target != "multi" and world.size > 1:
+        raise RunError("this plan is for one process: compile the flow with `--target multi` to run it on many ranks")
+
+
+def _groups(plan: Plan) -> dict[str, list[int]]:
+    """The ranks of every group, in the order of the plan."""
+    ranks = {m.name: m.ranks for m in plan.meshes}
+    return {g.name: sorted({r for name in g.meshes for r in ranks[name]}) for g in plan.groups}
 
 
 def _check_device(name: str) -> None:
@@ -57,11 +79,11 @@ def _decode(data: bytes) -> Plan:
 # ---------------------------------------------------------------- where it starts
 
 
-def _starting_point(out: Path, args: argparse.Namespace) -> Commit | None:
+def _starting_point(store: CommitStore, args: argparse.Namespace, world: World) -> Commit | None:
     """The commit to go on from; None for a run that starts anew. Raises RunError where neither can be meant."""
     if args.overwrite:
         return None
-    commit = CommitStore(out).latest()
+    out, commit = store.out, store.latest()
     if commit is not None and not args.resume:
         raise RunError(
             f"{out} holds a run of {_counted(commit.step)}: go on with it by --resume, replace it by --overwrite, or "
@@ -70,7 +92,8 @@ def _starting_point(out: Path, args: argparse.Namespace) -> Commit | None:
     if args.resume and commit is None:
         if not (out / METRICS).exists():
             raise RunError(f"there is no run in {out} to resume: leave out --resume, or give the --out of the run")
-        warnings.warn(f"the run in {out} ended before its first commit, and starts anew", RunWarning, stacklevel=2)
+        if world.rank == 0:
+            warnings.warn(f"the run in {out} ended before its first commit, and starts anew", RunWarning, stacklevel=2)
     return commit
 
 
@@ -81,11 +104,11 @@ def _counted(steps: int) -> str:
 # ---------------------------------------------------------------- the session
 
 
-def _settings(plan: Plan, args: argparse.Namespace) -> Settings:
+def _settings(plan: Plan, args: argparse.Namespace, world: World) -> Settings:
     return Settings(
         seed=args.seed,
         dtype=args.dtype,
-        device=args.device,
+        device=f"cuda:{world.local_rank}" if args.device == "cuda" and world.size > 1 else args.device,
         micro=args.micro,
         compile=args.compile,
         allow=tuple(args.allow),
@@ -124,7 +147,7 @@ def _steps(session: Session, wanted: int | None) -> int:
     lasts = epochs_of(session)
     if wanted is None and lasts is None:
         raise RunError("nothing says when this run ends: give --steps, or `epochs=` to a `read`")
-    limited = any(i.attrs.get("epochs") for i in session.plan.walk() if i.op == "read")
+    limited = any(i.attrs.get("epochs") for i in session.whole.walk() if i.op == "read")
     if wanted is None:
         return lasts or 0
     return min(wanted, lasts) if limited and lasts else wanted
@@ -134,7 +157,7 @@ def _set_horizons(session: Session) -> None:
     """How many optimizer steps each update will take, for schedules that end with the run."""
     for i in session.plan.walk():
         if i.op == "update":
-            rows = _rows_of(session.plan, i.attrs["loss"]["roots"])
+            rows = _rows_of(session.whole, i.attrs["loss"]["roots"])
             cuts = i.attrs.get("minibatches") or -(-rows // (i.attrs.get("minibatch") or rows))
             session.trainers[i.attrs["model"]].horizon = session.steps * i.attrs["epochs"] * cuts
 
@@ -143,7 +166,7 @@ def _rows_of(plan: Plan, roots: list[str]) -> int:
     """How many rows a step has of the axis that an update cuts: of a `collect` its target, else of the read."""
     for i in plan.walk():
         reads = [r for r in i.body if r.op == "read"] if i.op == "collect" else [i] if i.op == "read" else []
-        if any(f"{r.out}.prompt" in roots for r in reads):
+        if any(f"{source_name(r)}.prompt" in roots for r in reads):
             return int(i.attrs.get("target") or i.attrs.get("batch") or 1)
     return 1
 
@@ -151,18 +174,34 @@ def _rows_of(plan: Plan, roots: list[str]) -> int:
 # ---------------------------------------------------------------- execution
 
 
-def _execute(session: Session, out: Path, data: bytes, commit: Commit | None, args: argparse.Namespace) -> None:
+def _execute(
+    session: Session, store: CommitStore, data: bytes, commit: Commit | None, args: argparse.Namespace
+) -> None:
+    out = store.out
     if commit is not None and commit.step > session.steps:
         raise RunError(
             f"the run in {out} has made {_counted(commit.step)} already: --steps {session.steps} ends before"
         )
-    store = CommitStore(out)
     store.clean()
-    first, queues = _resumed(session, commit) if commit else (0, {})
+    first, queues = _resumed(session, store, commit) if commit else (0, {})
     if commit is None:
         store.clear()
+    with _telemetry(session, out, data, commit, args) as telemetry, stop_requests() as stopping:
+        Run(session, out, telemetry, store, args.save_every, first, queues, stopping).execute()
+
+
+@contextmanager
+def _telemetry(
+    session: Session, out: Path, data: bytes, commit: Commit | None, args: argparse.Namespace
+) -> Iterator[Telemetry | None]:
+    """The records of the run, which the first rank keeps."""
+    if session.world.rank:
+        yield None
+        return
     out.mkdir(parents=True, exist_ok=True)
     (out / "plan.json").write_bytes(data)
+    if commit is not None:
+        restore_logs(commit)
     telemetry = Telemetry.open(
         out,
         flow=session.plan.flow,
@@ -171,22 +210,20 @@ def _execute(session: Session, out: Path, data: bytes, commit: Commit | None, ar
         tensorboard=not args.no_tensorboard,
         console=sys.stdout,
     )
-    with telemetry, stop_requests() as stopping:
-        Run(session, out, telemetry, store, args.save_every, first, queues, stopping).execute()
+    with telemetry:
+        yield telemetry
 
 
-def _resumed(session: Session, commit: Commit) -> tuple[int, Queues]:
+def _resumed(session: Session, store: CommitStore, commit: Commit) -> tuple[int, Queues]:
     then, now = (commit.meta["threads"], commit.meta["torch"]), (torch.get_num_threads(), torch.__version__)
-    if then != now:
+    if then != now and session.world.rank == 0:
         warnings.warn(
             f"{commit.path} was made with {then[0]} threads and torch {then[1]}, this run has {now[0]} and {now[1]}: "
             "the last bits of its numbers may differ from an uninterrupted run's",
             RunWarning,
             stacklevel=2,
         )
-    found = restore_state(commit, session)
-    restore_logs(commit)
-    return found
+    return restore_state(store, commit, session)
 
 
 @contextmanager

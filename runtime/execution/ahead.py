@@ -1,4 +1,8 @@
-"""What runs ahead of the step: draws with `max_staleness=k`, made k steps early, and the queues they wait in."""
+"""What runs ahead of the step: draws with `max_staleness=k`, made k steps early, and the queues they wait in.
+
+On many ranks a draw is exchanged after the step: then those who made it, and those who will read it from the queue,
+have been at work at the same time.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,16 +13,21 @@ from ..errors import RunError
 from ..values import Any_
 from .interpreter import Env, Step, run_block
 from .queue import Packer, Unpacker
+from .regions import ShortError
 from .session import Session
 
 
 @dataclass
 class Drawn:
-    """What was made ahead for one step: its values, what it logged, and whether a short `collect` was skipped."""
+    """What was made ahead for one step: its values, what it logged, and whether a short `collect` was skipped.
+
+    env: where it was made, until it is exchanged.
+    """
 
     values: dict[str, Any_]
     logged: dict[str, list[float]] = field(default_factory=dict)
     skip_updates: bool = False
+    env: Env | None = None
 
 
 Queues = dict[int, dict[int, Drawn]]
@@ -31,16 +40,39 @@ def run_ahead(session: Session, queues: Queues, number: int, closing: bool = Fal
     At version v the draw of step v + k is made; at version 0 those of steps 0 to k are. That holds at the end of a run
     too: what is drawn beyond it waits in the last commit, so that a run made longer later is as if it had never ended.
     closing: this is for what runs after the last step, which reads on where the data has ended, and draws no further.
+    The last draw is to be exchanged by `exchange`, after the step.
     """
     for ahead in session.plan.ahead:
         queue = queues.setdefault(ahead.staleness, {})
         last = number if closing else number + ahead.staleness
         for future in range(max(queue, default=number - 1) + 1, last + 1):
-            drawn = (_needed if closing else _produced)(session, queues, ahead, future)
+            drawn = (_made if closing else _produced)(session, queues, ahead, future)
             if drawn is None:
                 break
             queue[future] = drawn
+            if future <= number or future < last:
+                _exchange(session, ahead, queue, future)
     return [queues[ahead.staleness].pop(number) for ahead in session.plan.ahead]
+
+
+def exchange(session: Session, queues: Queues) -> None:
+    """Bring what was made ahead during the step to those who will read it."""
+    for ahead in session.plan.ahead:
+        queue = queues[ahead.staleness]
+        for number in [n for n, drawn in queue.items() if drawn.env is not None]:
+            _exchange(session, ahead, queue, number)
+
+
+def _exchange(session: Session, ahead: Ahead, queue: dict[int, Drawn], number: int) -> None:
+    env = queue[number].env
+    assert env is not None
+    for instruction in ahead.exchange:
+        run_block([instruction], env)
+        if env.step.failed:  # on other ranks: it couldn't be made, and isn't needed before the end
+            del queue[number]
+            return
+    values = {name: env[name] for name in ahead.keeps if env.has(name)}
+    queue[number] = Drawn(values, env.step.logged, env.step.skip_updates)
 
 
 def _produced(session: Session, queues: Queues, ahead: Ahead, number: int) -> Drawn | None:
@@ -49,28 +81,28 @@ def _produced(session: Session, queues: Queues, ahead: Ahead, number: int) -> Dr
         return None
     cursors = dict(session.cursors)
     try:
-        return _needed(session, queues, ahead, number)
-    except RunError:
-        if number < session.steps:
+        return _made(session, queues, ahead, number)
+    except RunError as error:
+        is_common = session.world.size == 1 or isinstance(error, ShortError)
+        if number < session.steps or not is_common:
             raise
         session.cursors = cursors
+        return _given_up(session, ahead, number)
+
+
+def _given_up(session: Session, ahead: Ahead, number: int) -> Drawn | None:
+    """What tells ranks that wait for a draw that there is none; None if there are no such ranks."""
+    if not any(i.op == "announce" for i in ahead.exchange):
         return None
+    return Drawn({}, env=Env(session, Step(number, failed=True)))
 
 
-def _needed(session: Session, queues: Queues, ahead: Ahead, number: int) -> Drawn:
-    return _made(session, ahead, number, _waiting(queues, number))
-
-
-def _waiting(queues: Queues, number: int) -> dict[str, Any_]:
-    """What other queues hold for a step, so that a read they share is on one frame."""
-    return {name: v for q in queues.values() if number in q for name, v in q[number].values.items()}
-
-
-def _made(session: Session, ahead: Ahead, number: int, known: dict[str, Any_]) -> Drawn:
-    step = Step(number)
-    env = Env(session, step, known)
+def _made(session: Session, queues: Queues, ahead: Ahead, number: int) -> Drawn:
+    """known: what other queues hold for the step, so that a read they share is on one frame."""
+    known = {name: v for q in queues.values() if number in q for name, v in q[number].values.items()}
+    env = Env(session, Step(number), known)
     run_block(ahead.program, env)
-    return Drawn({name: env.values[name] for name in ahead.keeps}, step.logged, step.skip_updates)
+    return Drawn({}, env=env)
 
 
 # ---------------------------------------------------------------- commits
@@ -98,4 +130,4 @@ def _unpacked(packed: dict[str, Any], unpacker: Unpacker) -> Drawn:
 
 def names_ahead(session: Session) -> Sequence[str]:
     """The names of all values that come out of queues."""
-    return [name for ahead in session.plan.ahead for name in ahead.keeps]
+    return [name for ahead in session.whole.ahead for name in ahead.keeps]

@@ -21,7 +21,7 @@ from ..operators import call_rows, load_function
 from ..values import Frame, Record, Value, innermost
 from .interpreter import HANDLERS, Env
 from .phases import draw_numbers
-from .session import Session
+from .session import Session, source_name
 
 PYTHON_TYPES = {"float": "float", "int": "int", "bool": "bool", "text": "str"}
 STD_FOLDER = "std/"
@@ -89,7 +89,7 @@ def _generators(i: Instruction, env: Env, rows: Frame | None) -> list[np.random.
     """One keyed generator per call, so that a draw doesn't depend on the company a row is in."""
     session = env.session
     numbers = draw_numbers(rows).tolist() if rows else [0]
-    parts = (session.settings.seed, session.plan.flow, i.out, env.step.number)
+    parts = (session.settings.seed, session.plan.flow, source_name(i), env.step.number)
     return [np.random.Generator(np.random.Philox(key=noise.key(*parts, n) % 2**64)) for n in numbers]
 
 

@@ -1,6 +1,7 @@
 """Executes blocks of instructions: one handler per operator."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,20 +10,26 @@ import torch
 from ...compiler.plan import Instruction, Operand
 from ...compiler.plan import Value as Name
 from .. import algebra
+from ..deals import Deal, even
 from ..errors import RunError
 from ..numbers import NotNumbersError, numeric
-from ..values import Any_, Frame, Record, Value, innermost, keep_rows, root
-from .session import Session
+from ..partials import partial
+from ..values import Any_, Frame, Record, Value, dealt, innermost, keep_rows, root
+from .session import Session, source_name
 
 
 @dataclass
 class Step:
-    """What one step logs, what states it leaves, and whether a short `collect` took its updates away."""
+    """What one step logs, what states it leaves, and whether a short `collect` took its updates away.
+
+    failed: of a step that is made ahead, whether it couldn't be made, which matters only if it is still needed.
+    """
 
     number: int
     next_states: dict[str, float | bool] = field(default_factory=dict)
     logged: dict[str, list[float]] = field(default_factory=dict)
     skip_updates: bool = False
+    failed: bool = False
     generated_tokens: int = 0
     trained_tokens: int = 0
 
@@ -61,6 +68,10 @@ class Env:
             raise KeyError(name)
         return self.outer[name]
 
+    def has(self, name: str) -> bool:
+        """Whether this rank has a value of that name."""
+        return name in self.values or (self.outer is not None and self.outer.has(name))
+
     def inner(self, **changes: Any) -> "Env":
         return Env(self.session, self.step, outer=self, **changes)
 
@@ -82,6 +93,15 @@ class Env:
         found = self.operand(value)
         return float(numeric(found).tensor.detach()) if isinstance(found, Value) else float(found)
 
+    def log(self, i: Instruction, name: str, value: float) -> None:
+        """Record a number, once for all the ranks that have it."""
+        if self.session.speaks(i.mesh):
+            self.step.log(name, value)
+
+    def told(self, i: Instruction) -> str:
+        """An instruction as a message about a wait calls it."""
+        return f"step {self.step.number}: `{self.called(Name(i.out))}`"
+
     def called(self, operand: Operand) -> str:
         """An operand as a message calls it."""
         return self.session.names(operand)
@@ -93,6 +113,7 @@ Handler = Callable[[Instruction, Env], Any_ | None]
 def run_block(block: Iterable[Instruction], env: Env) -> None:
     """Execute instructions in order; each result is bound to its name."""
     for instruction in block:
+        env.session.world.place = env.told(instruction)
         try:
             result = HANDLERS[instruction.op](instruction, env)
         except NotNumbersError as error:
@@ -119,19 +140,39 @@ def _read(i: Instruction, env: Env) -> Record:
         position, count, rows = 0, len(table), list(range(len(table)))
     else:
         count = i.attrs["batch"]
-        position = session.cursors[i.out] if i.out in session.cursors else env.step.number * count
+        position = session.cursors.get(source_name(i), env.step.number * count)
         rows = reader.indices(position, count)
-    frame = _root(env, f"{i.out}.prompt", torch.arange(position, position + count))
-    return Record("rows", frame, {n: _column(c, frame, session) for n, c in table.take(rows).items()})
+    frame = _root(i, env, torch.arange(position, position + count))
+    here = range(count) if frame.deal is None else frame.deal.mine().tolist()
+    columns = table.take([rows[k] for k in here])
+    return Record("rows", frame, {n: _column(c, frame, session) for n, c in columns.items()})
 
 
-def _root(env: Env, name: str, ids: torch.Tensor) -> Frame:
-    """The frame of a read. A value that was made ahead of this step brings the frame of the same read with it."""
-    try:
-        known = find_frame(env, name)
-    except KeyError:
+def _root(i: Instruction, env: Env, ids: torch.Tensor) -> Frame:
+    """The frame of a read. A value that was made ahead of this step brings the frame of the same read with it.
+
+    Rows lie as they were dealt when others of the same read came here; before that, evenly.
+    """
+    site = site_of(i)
+    known = next((f for f in frames_named(env, f"{source_name(i)}.prompt") if _is_of(f, ids, site)), None)
+    if known is not None:
+        return known
+    name, channel = f"{source_name(i)}.prompt", env.session.channel(i.mesh)
+    if not site:
         return root(name, len(ids), ids)
-    return known if known.ids is not None and torch.equal(known.ids, ids) else root(name, len(ids), ids)
+    return dealt(name, Deal(ids, even(len(ids), channel.size), channel.index, site))
+
+
+def _is_of(frame: Frame, ids: torch.Tensor, site: str) -> bool:
+    """Whether a frame is of these draws, at a site."""
+    if frame.deal is not None:
+        return frame.deal.site == site and torch.equal(frame.deal.ids, ids)
+    return not site and frame.ids is not None and torch.equal(frame.ids, ids)
+
+
+def site_of(i: Instruction) -> str:
+    """Where the rows of a result lie, as their deal says it; nothing where all rows are on each rank."""
+    return f"{i.layout} @ {i.mesh}" if i.layout.startswith("sharded") else ""
 
 
 def _column(column: list[Any], frame: Frame, session: Session) -> Value:
@@ -166,13 +207,25 @@ def _reduce(i: Instruction, env: Env) -> Value:
     where = env.value(i.args["where"]) if "where" in i.args else None
     target = _frame(i.attrs.get("to"), [x, where])
     fn, count = i.attrs["fn"], env.counts.get(i.out)
+    if i.layout == PARTIAL and not env.is_part:
+        return Value(partial(fn, x, where))
     q = env.scalar(i.args["q"]) if "q" in i.args else 0.5
     if fn == "mean" and count is None and not env.is_part:
         env.session.counters.empty_means += int((algebra.elements(x, target, where) == 0).sum())
-    try:
+    with _reduction_errors(i, env, fn, i.args["x"]):
         return algebra.reduce(fn, x, target, where, q, count)
+
+
+@contextmanager
+def _reduction_errors(i: Instruction, env: Env, fn: str, pooled: Operand) -> Iterator[None]:
+    try:
+        yield
     except algebra.ReductionError as error:
-        raise RunError(f"step {env.step.number}: {fn}({env.called(i.args['x'])}): {error}") from None
+        raise RunError(f"step {env.step.number}: {fn}({env.called(pooled)}): {error}") from None
+
+
+PARTIAL = "partial"
+"""The layout of statistics that an `all_reduce` is still to combine."""
 
 
 def _frame(name: str | None, values: Iterable[Value | None]) -> Frame | None:
@@ -191,29 +244,36 @@ def _rank(i: Instruction, env: Env) -> Value:
 
 def _expand(i: Instruction, env: Env) -> Value:
     x = env.operand(i.args["x"])
-    frame = find_frame(env, i.attrs["to"])
+    frame = find_frame(env, i.attrs["to"], site_of(i))
     return x.on(frame) if isinstance(x, Value) else Value(torch.full((frame.size,), x), frame)
 
 
-def find_frame(env: Env, name: str) -> Frame:
-    """The frame of an axis among all values in scope."""
+def find_frame(env: Env, name: str, site: str = "") -> Frame:
+    """The frame of an axis among all values in scope, at a site."""
+    for frame in frames_named(env, name):
+        if is_at(frame, site):
+            return frame
+    raise KeyError(name)
+
+
+def is_at(frame: Frame, site: str) -> bool:
+    """Whether the rows of a frame lie at a site."""
+    deal = frame.chain()[-1].deal
+    return site == ("" if deal is None else deal.site)
+
+
+def frames_named(env: Env, name: str) -> Iterator[Frame]:
+    """The frames of an axis among all values in scope, innermost block first."""
     here: Env | None = env
     while here is not None:
         for value in here.values.values():
-            for frame in frames_of(value):
-                if frame.name == name:
-                    return frame
+            yield from (frame for frame in frames_of(value) if frame.name == name)
         here = here.outer
-    raise KeyError(name)
 
 
 def known_frame(env: Env, frame: Frame) -> Frame:
     """The frame itself, or the one in scope that has its rows: what was made ahead of this step is on that one."""
-    try:
-        known = find_frame(env, frame.name)
-    except KeyError:
-        return frame
-    return known if known.is_like(frame) else frame
+    return next((known for known in frames_named(env, frame.name) if known.is_like(frame)), frame)
 
 
 def frames_of(value: Any_) -> Iterable[Frame]:
@@ -250,13 +310,18 @@ def _step(i: Instruction, env: Env) -> Value:
 
 
 def _metric(i: Instruction, env: Env) -> None:
-    env.step.log(i.attrs["metric"], env.scalar(i.args["value"]))
+    env.log(i, i.attrs["metric"], env.scalar(i.args["value"]))
 
 
 def _record(i: Instruction, env: Env) -> None:
+    """The mean over the rows of all ranks."""
     value = env.value(i.args["value"])
-    if isinstance(value.data, torch.Tensor) and value.tensor.numel():
-        env.step.log(i.attrs["metric"], float(value.tensor.double().mean()))
+    if not isinstance(value.data, torch.Tensor):
+        return
+    here = torch.stack([value.tensor.double().sum(), torch.tensor(float(value.tensor.numel()), dtype=torch.float64)])
+    total, count = env.session.channel(i.mesh).gather(here, env.told(i)).sum(0).tolist()
+    if count:
+        env.log(i, i.attrs["metric"], total / count)
 
 
 def _next_state(i: Instruction, env: Env) -> None:
@@ -274,7 +339,7 @@ def _snapshot(i: Instruction, env: Env) -> None:
 def _next_model(i: Instruction, env: Env) -> None:
     session = env.session
     role = session.roles[i.attrs["model"]]
-    source = session.read_role(i.attrs["source"], bool(i.attrs.get("snapshot")))
+    source = session.read_role(i.attrs.get("holding", i.attrs["source"]), bool(i.attrs.get("snapshot")))
     if "decay" in i.attrs:
         role.lerp_from(source, i.attrs["decay"])
     else:
@@ -298,4 +363,4 @@ HANDLERS: dict[str, Handler] = {
     "snapshot": _snapshot,
     "next_model": _next_model,
 }
-"""By operator. The modules of phases, calls, regions and updates add theirs."""
+"""By operator. The modules of phases, calls, collectives, regions and updates add theirs."""

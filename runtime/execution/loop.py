@@ -1,4 +1,7 @@
-"""The loop over steps: what runs ahead, the step itself, its record, commits, and what a run leaves behind."""
+"""The loop over steps: what runs ahead, the step itself, its record, commits, and what a run leaves behind.
+
+Every rank of a run goes through the same loop; the first one writes what all of them have to say of a step.
+"""
 
 import time
 from collections.abc import Callable, Sequence
@@ -11,10 +14,10 @@ from ..commits import CommitStore
 from ..models.loading import save_role
 from ..telemetry import Telemetry
 from ..values import Any_
-from . import calls, phases, regions, updates  # their handlers
-from .ahead import Queues, names_ahead, run_ahead
+from . import calls, collectives, phases, regions, updates  # their handlers
+from .ahead import Queues, exchange, names_ahead, run_ahead
 from .interpreter import Env, Step, run_block
-from .records import rollouts_of, sample_rows, step_record
+from .records import report_of, reports_of_all, step_means, step_record
 from .regions import runs_after_the_end
 from .session import Session
 from .state import pack_state
@@ -27,11 +30,14 @@ def _never() -> bool:
 
 @dataclass
 class Run:
-    """One run of a plan, from `first` to `session.steps`. stopping: whether somebody asked it to end early."""
+    """One run of a plan, from `first` to `session.steps`, as one rank of it.
+
+    telemetry: on the first rank alone. stopping: whether somebody asked this rank to end early.
+    """
 
     session: Session
     out: Path
-    telemetry: Telemetry
+    telemetry: Telemetry | None
     store: CommitStore
     save_every: int
     first: int = 0
@@ -51,8 +57,8 @@ class Run:
             started = time.perf_counter()
             step = Step(number)
             values = self._step(step)
-            self._report(step, values, time.perf_counter() - started)
-            self._commit(number + 1)
+            is_stopping = self._report(step, values, time.perf_counter() - started)
+            self._commit(number + 1, is_stopping)
         self._save_models()
         self._after_the_end()
 
@@ -68,56 +74,69 @@ class Run:
             env.values.update(drawn.values)
             step.take_over(drawn.logged, drawn.skip_updates)
         run_block(self.session.plan.program, env)
+        exchange(self.session, self.queues)
         self.session.states.update(step.next_states)
         self.session.snapshots.clear()
         return env.values
 
-    def _report(self, step: Step, values: dict[str, Any_], seconds: float) -> None:
-        self.telemetry.step(step_record(step, values, seconds) | self.session.counters.drain())
-        rollouts = rollouts_of(values)
-        if rollouts:
-            self.telemetry.samples(step.number, sample_rows(rollouts[0], values, self.session.plan))
+    def _report(self, step: Step, values: dict[str, Any_], seconds: float) -> bool:
+        """Record the step. Returns whether some rank was asked to end early."""
+        own = report_of(self.session, step, values, self.stopping())
+        reports = reports_of_all(self.session.world.channel("world"), own, f"the end of step {step.number}")
+        if self.telemetry is not None:
+            self.telemetry.step(step_record(step.number, reports, seconds))
+            samples = next((r.samples for r in reports if r.samples), None)
+            if samples:
+                self.telemetry.samples(step.number, samples)
+        return any(r.is_stopping for r in reports)
 
     # ------------------------------------------------------------ ends
 
-    def _commit(self, done: int) -> None:
+    def _commit(self, done: int, is_stopping: bool = False) -> None:
         """Commit where it is time to, at the end, and before stopping early."""
-        stops = done < self.session.steps and self.stopping()
+        stops = done < self.session.steps and is_stopping
         if done % self.save_every and done != self.session.steps and not stops:
             return
+        self.session.world.place = f"the commit of step {done}"
         tensors, meta = pack_state(self.session, done, self.queues)
-        self.store.save(done, tensors, meta, self.telemetry.log_files())
+        self.store.save(done, tensors, meta, self.telemetry.log_files() if self.telemetry is not None else ())
         if stops:
             raise Stopped(done)
 
     def _after_the_end(self) -> None:
         """`every` blocks once more, with the final weights."""
-        last = [i for i in self.session.plan.program if runs_after_the_end(i)]
+        last = [i for i in self.session.whole.program if runs_after_the_end(i)]
         if not last or not self.session.steps:
             return
         step, started = Step(self.session.steps), time.perf_counter()
         env = Env(self.session, step)
-        needed = _needed(self.session.plan.program, last)
+        needed = _needed(self.session.whole.program, last)
         if any(name in names_ahead(self.session) for name in needed):
             for drawn in run_ahead(self.session, self.queues, step.number, closing=True):
                 env.values.update(drawn.values)
-        run_block((i for i in self.session.plan.program if i.out in needed and i not in last), env)
+        program = self.session.plan.program
+        run_block((i for i in program if needed & {i.out, *i.outs} and i not in last), env)
         step.logged.clear()  # of the step only the blocks count: it isn't one
-        for block in last:
+        for block in (i for i in program if runs_after_the_end(i)):
             run_block(block.body, env.inner())
-        if step.logged:
-            self.telemetry.step({"step": step.number, "seconds": time.perf_counter() - started, **step.means()})
+        reports = reports_of_all(
+            self.session.world.channel("world"), report_of(self.session, step, {}, False), "the end of the run"
+        )
+        means = step_means(reports)
+        if means and self.telemetry is not None:
+            self.telemetry.step({"step": step.number, "seconds": time.perf_counter() - started, **means})
 
     def _save_models(self) -> None:
-        for name in self.session.trainers:
-            save_role(self.session.roles[name], self.out / "models" / name)
+        for name in dict.fromkeys(u.attrs["model"] for u in self.session.whole.walk() if u.op == "update"):
+            if name in self.session.roles:
+                save_role(self.session.roles[name], self.out / "models" / name)
 
 
 def _needed(program: Sequence[Instruction], blocks: Sequence[Instruction]) -> set[str]:
     """The names of the step's values, and regions, that some blocks read."""
     wanted = {name for block in blocks for name in _reads(block)}
     for instruction in reversed(program):
-        if instruction.out in wanted:
+        if wanted & {instruction.out, *instruction.outs}:
             wanted |= _reads(instruction)
     return wanted
 
@@ -127,4 +146,4 @@ def _reads(block: Instruction) -> set[str]:
     return regions | {a.ref for x in block.walk() for a in x.args.values() if isinstance(a, Name)}
 
 
-__all__ = ["Run", "calls", "phases", "updates", "regions"]
+__all__ = ["Run", "calls", "collectives", "phases", "updates", "regions"]

@@ -4,13 +4,16 @@ from ...compiler.plan import Instruction, Operand, Plan
 from ...compiler.plan import Value as Name
 
 PREFIX = {"neg": "-", "not": "not "}
+PART = ".part"
 DEPTH = 3
 """How deep an expression is written out; what is below is `…`."""
 
 
 class Names:
     def __init__(self, plan: Plan) -> None:
-        self._made = {x.out: x for x in plan.walk()}
+        self._made: dict[str, Instruction] = {}
+        for x in plan.walk():
+            self._made.setdefault(_plain(x.out), x)
 
     def __call__(self, operand: Operand, depth: int = DEPTH) -> str:
         """An operand as the user knows it."""
@@ -18,9 +21,10 @@ class Names:
             return str(operand).lower()
         if not isinstance(operand, Name):
             return f'"{operand}"' if isinstance(operand, str) else str(operand)
-        made = self._made.get(operand.ref)
-        if not operand.ref.startswith("%"):
-            return operand.ref
+        name = _plain(operand.ref)
+        made = self._made.get(name)
+        if not name.startswith("%"):
+            return name
         return "…" if made is None or depth == 0 else self._expression(made, depth - 1)
 
     def _expression(self, made: Instruction, depth: int) -> str:
@@ -34,12 +38,17 @@ class Names:
                 return f"{made.attrs['fn']}({args[0]})"
             case "call":
                 return f"{made.attrs['operator']}({', '.join(args)})"
-            case "collected":
+            case "collected" | "all_reduce" | "share" | "own" | "spread":
                 return args[0]
             case "state" | "step":
                 return str(made.attrs.get("state", "step"))
         model = made.attrs.get("model")
         return f"{model}.{made.op}({args[0]})" if model and args else f"{made.op}({', '.join(args)})"
+
+
+def _plain(name: str) -> str:
+    """A copy on a mesh, or a partial result, is called as the value is."""
+    return name.partition("@")[0].removesuffix(PART)
 
 
 def _pointwise(fn: str, args: list[str]) -> str:

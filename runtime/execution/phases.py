@@ -13,11 +13,12 @@ from ..engines import Generated, Sampling
 from ..errors import RunError
 from ..models import Sequences
 from ..models.loading import Role
-from ..models.scoring import evaluate
+from ..models.scoring import count_passes, evaluate
 from ..models.text import decode, encode_pair, encode_prompt
 from ..values import Frame, Record, Value, innermost
-from .interpreter import HANDLERS, Env, find_frame
+from .interpreter import HANDLERS, Env, frames_named
 from .room import check_prompts, check_sequences
+from .session import source_name
 
 # ---------------------------------------------------------------- sampling
 
@@ -28,7 +29,7 @@ def _generate(i: Instruction, env: Env) -> Record:
         raise RunError(
             f"engine={i.attrs['engine']} of `{model}.generate` isn't supported by this version: use transformers"
         )
-    role = session.roles[model]
+    role = session.roles[holding_of(i)]
     prompts, base = _prompts(i, env)
     chat = bool(i.attrs.get("chat"))
     tokenised = [encode_prompt(role.tokenizer, p, chat=chat) for p in prompts]
@@ -45,12 +46,12 @@ def _generate(i: Instruction, env: Env) -> Record:
     keys = noise.row_keys(
         session.settings.seed,
         session.plan.flow,
-        i.out,
+        source_name(i),
         env.step.number,
         draw_numbers(base)[rows.path(base)],
         _samples(rows, base),
     )
-    generated = session.engine(model, bool(i.attrs.get("snapshot"))).generate(tokenised, sampling, keys)
+    generated = session.engine(holding_of(i), bool(i.attrs.get("snapshot"))).generate(tokenised, sampling, keys)
     env.step.generated_tokens += len(generated.tokens)
     return _rollout(i, env, role, rows, base, prompts, tokenised, sampling, generated)
 
@@ -146,13 +147,13 @@ def _rollout(
 
 
 def _tokenise(i: Instruction, env: Env) -> Record:
-    role = env.session.roles[i.attrs["tokenizer_of"]]
+    tokenizer = env.session.tokenizer(i.attrs["tokenizer_of"])
     prompt, response = env.value(i.args["prompt"]), env.value(i.args["response"])
     rows = innermost([prompt.frame, response.frame])
     assert rows is not None
     chat = bool(i.attrs.get("chat"))
     prompts, responses = prompt.on(rows).rows, response.on(rows).rows
-    pairs = [encode_pair(role.tokenizer, p, r, chat=chat) for p, r in zip(prompts, responses, strict=True)]
+    pairs = [encode_pair(tokenizer, p, r, chat=chat) for p, r in zip(prompts, responses, strict=True)]
     tokens = _token_frame(env, i.attrs["tokens"], rows, [len(r) for _, r in pairs])
     hidden = {
         "context": Value([c for c, _ in pairs], rows),
@@ -166,12 +167,8 @@ def _tokenise(i: Instruction, env: Env) -> Record:
 
 def _token_frame(env: Env, name: str, rows: Frame, lengths: Sequence[int]) -> Frame:
     """The token axis of a tokenised column: one for all models that read it with the same tokenizer."""
-    try:
-        known = find_frame(env, name)
-    except KeyError:
-        return rows.child(name, lengths)
-    same = known.parent is rows and known.lengths.tolist() == list(lengths)
-    return known if same else rows.child(name, lengths)
+    known = (f for f in frames_named(env, name) if f.parent is rows and f.lengths.tolist() == list(lengths))
+    return next(known, None) or rows.child(name, lengths)
 
 
 def sequences_of(record: Record) -> Sequences:
@@ -193,14 +190,26 @@ def temperature_of(record: Record) -> float | Tensor:
     return first if bool((values == first).all()) else values
 
 
+def holding_of(i: Instruction) -> str:
+    """The weights that a phase reads: those of its model where that is trained, or a copy on another mesh."""
+    return str(i.attrs.get("holding", i.attrs["model"]))
+
+
 def _phase(i: Instruction, env: Env) -> Value:
     """A model's values for given sequences, without gradients."""
-    role = env.session.read_role(i.attrs["model"], bool(i.attrs.get("snapshot")))
+    role = env.session.read_role(holding_of(i), bool(i.attrs.get("snapshot")))
     record = env.record(i.args["sequences"])
     seqs, frame = readable(role, record, i, env)
     budget = env.session.settings.micro or i.attrs["micro"]
-    out = evaluate(role, seqs, (i.op,), temperature_of(record), budget)[i.op]
+    passes = _passes(i, env, seqs, budget) if role.is_sharded else None
+    out = evaluate(role, seqs, (i.op,), temperature_of(record), budget, passes)[i.op]
     return Value(out.cpu().to(env.session.settings.number), frame)
+
+
+def _passes(i: Instruction, env: Env, seqs: Sequences, budget: int) -> int:
+    """The forward passes that every rank makes: as many as the rank with most of them."""
+    own = torch.tensor([count_passes(seqs, budget)])
+    return int(env.session.channel(i.mesh).gather(own, env.told(i)).max())
 
 
 def readable(role: Role, record: Record, i: Instruction, env: Env) -> tuple[Sequences, Frame]:
@@ -209,14 +218,14 @@ def readable(role: Role, record: Record, i: Instruction, env: Env) -> tuple[Sequ
     Token ids of another tokenizer mean nothing: `score` re-tokenises the text, the others refuse it.
     """
     frame = record.frame if i.op == "score" else token_frame(record)
-    writer = env.session.roles[record.writer] if record.writer else role
+    writer = env.session.tokenizer(record.writer) if record.writer else role.tokenizer
     texts = record.hidden["prompt"].rows
-    if same_tokenizer(role.tokenizer, writer.tokenizer):
+    if same_tokenizer(role.tokenizer, writer):
         seqs = sequences_of(record)
         check_sequences(f"{role.name}.{i.op}", role, record.frame, seqs, texts)
         return seqs, frame
     if i.op != "score" or record.kind != "rollout":
-        raise RunError(f"`{role.name}.{i.op}` can't read what `{writer.name}` wrote: it has another tokenizer")
+        raise RunError(f"`{role.name}.{i.op}` can't read what `{record.writer}` wrote: it has another tokenizer")
     rows = zip(texts, record.fields["text"].rows, record.hidden["chat"].rows, strict=True)
     encoded = [encode_pair(role.tokenizer, p, t, chat=chat) for p, t, chat in rows]
     seqs = Sequences([c for c, _ in encoded], [r for _, r in encoded])

@@ -1,20 +1,20 @@
 """Everything a run holds: models, optimizers, engines, data, states. It outlives the step."""
 
-import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed import ProcessGroup
 
-from ...compiler.plan import Instruction, Model, Operator, Plan
+from ...compiler.plan import Instruction, Operator, Plan, project
 from ..data import Reader, Table, open_table
 from ..engines import Engine, make_engine
-from ..errors import RunWarning
-from ..models.layers import compile_layers, enable_checkpointing
-from ..models.loading import Role, directory_digest, load_role
+from ..models.loading import Role, directory_digest, load_tokenizer
+from ..ranks.channel import Channel
+from ..ranks.world import ALONE, World
 from .naming import Names
 from .optimizer import Trainer
 
@@ -63,8 +63,11 @@ class Snapshot:
 
 @dataclass
 class Session:
+    """plan: what this rank does of a plan. whole: the plan for all ranks."""
+
     plan: Plan
     settings: Settings
+    world: World = ALONE
     roles: dict[str, Role] = field(default_factory=dict)
     trainers: dict[str, Trainer] = field(default_factory=dict)
     states: dict[str, float | int | bool] = field(default_factory=dict)
@@ -73,10 +76,41 @@ class Session:
     snapshots: dict[str, Snapshot] = field(default_factory=dict)
     counters: Counters = field(default_factory=Counters)
     steps: int = 0
+    device_groups: dict[str, ProcessGroup] = field(default_factory=dict)
     _engines: dict[str, Engine] = field(default_factory=dict)
     _tables: dict[str, Table] = field(default_factory=dict)
     _readers: dict[str, Reader] = field(default_factory=dict)
     _functions: dict[str, Any] = field(default_factory=dict)
+    _tokenizers: dict[str, Any] = field(default_factory=dict)
+    whole: Plan = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.whole = self.plan
+        if self.plan.target == "multi":
+            self.plan = project(self.whole, self.world.rank)
+
+    # ------------------------------------------------------------ ranks
+
+    def channel(self, group: str) -> Channel:
+        """The ranks of a mesh, or of a group of meshes; in a plan for one process there is one rank."""
+        return self.world.channel(group if self.whole.groups else "world")
+
+    def member(self, mesh: str) -> Channel | None:
+        """The channel of a mesh that this rank is on; None if it isn't."""
+        return self.channel(mesh) if not self.whole.groups or any(m.name == mesh for m in self.plan.meshes) else None
+
+    def speaks(self, mesh: str) -> bool:
+        """Whether this rank records what all ranks of a mesh know."""
+        channel = self.member(mesh)
+        return channel is not None and channel.index == 0
+
+    def dtype_of(self, model: str) -> torch.dtype:
+        """The dtype of a model's weights."""
+        options = next(m.options for m in self.whole.models if m.name == model)
+        return DTYPES[str(options.get("dtype") or self.settings.dtype)]
+
+    def ranks_of(self, mesh: str) -> range:
+        return next(m.ranks for m in self.whole.meshes if m.name == mesh)
 
     @property
     def operators(self) -> Mapping[str, Operator]:
@@ -117,28 +151,37 @@ class Session:
 
     def is_exhausted(self) -> bool:
         """Whether a `collect` has taken all the epochs that its `read` may give (see `epochs_of`)."""
-        reads = (r for r in collected_reads(self.plan) if r.attrs.get("epochs"))
-        return any(self.cursors.get(r.out, 0) >= len(self.table(r)) * r.attrs["epochs"] for r in reads)
+        reads = (r for r in collected_reads(self.whole) if r.attrs.get("epochs"))
+        return any(self.cursors.get(source_name(r), 0) >= len(self.table(r)) * r.attrs["epochs"] for r in reads)
 
     # ------------------------------------------------------------ engines
 
-    def engine(self, role: str, snapshot: bool = False) -> Engine:
-        """The role's generation engine, holding its present weights, or those of its snapshot."""
-        if role not in self._engines:
-            self._engines[role] = make_engine(self.roles[role])
-        engine = self._engines[role]
-        kept = self.snapshots.get(role) if snapshot else None
-        source, version = (kept.role, kept.version) if kept else (self.roles[role], self.versions.get(role, 0))
+    def engine(self, holding: str, snapshot: bool = False) -> Engine:
+        """The generation engine of a holding, with its present weights, or those of its snapshot."""
+        if holding not in self._engines:
+            self._engines[holding] = make_engine(self.roles[holding])
+        engine = self._engines[holding]
+        kept = self.snapshots.get(holding) if snapshot else None
+        source, version = (kept.role, kept.version) if kept else (self.roles[holding], self.versions.get(holding, 0))
         if getattr(engine.state, "version", None) != version:
             engine.load_weights(source, version)
         return engine
 
     # ------------------------------------------------------------ versions
 
-    def read_role(self, role: str, snapshot: bool = False) -> Role:
+    def read_role(self, holding: str, snapshot: bool = False) -> Role:
         """The role, or its snapshot; without one nothing has replaced its weights in this step."""
-        kept = self.snapshots.get(role) if snapshot else None
-        return kept.role if kept else self.roles[role]
+        kept = self.snapshots.get(holding) if snapshot else None
+        return kept.role if kept else self.roles[holding]
+
+    def tokenizer(self, model: str) -> Any:
+        """The tokenizer of a model, whose weights may all be elsewhere."""
+        if model not in self._tokenizers:
+            of = next(m for m in self.whole.models if m.name == model)
+            path = next((m.path for m in self.whole.models if m.name == of.of), of.path)
+            role = next((r for name, r in self.roles.items() if name.partition("@")[0] == model), None)
+            self._tokenizers[model] = role.tokenizer if role else load_tokenizer(path, self.model_folder(path))
+        return self._tokenizers[model]
 
     def take_snapshot(self, role: str) -> None:
         self.snapshots[role] = Snapshot(self.roles[role].clone(), self.versions.get(role, 0))
@@ -148,82 +191,13 @@ class Session:
         self.versions[role] = self.versions.get(role, 0) + 1
 
 
+def source_name(i: Instruction) -> str:
+    """The user's name of a value: a copy of it on a mesh is called by both."""
+    return i.out.partition("@")[0]
+
+
 def source_key(read: Instruction) -> str:
     return f"{read.attrs['path']}|{read.attrs['split']}|{read.attrs.get('name') or ''}"
-
-
-# ---------------------------------------------------------------- models
-
-
-def load_roles(session: Session) -> None:
-    """Load every model of the plan, each file once.
-
-    A frozen copy of a model that nothing trains shares its weights; of one that is trained it is a copy in memory,
-    taken before step 0.
-    """
-    models = {m.name: m for m in session.plan.models}
-    loaded: dict[str, Role] = {}
-    for model in session.plan.models:
-        if model.of is None:
-            session.roles[model.name] = _load_once(session, model, loaded)
-    shared: dict[str, Role] = {}
-    for model in session.plan.models:
-        if model.of is not None:
-            session.roles[model.name] = _start_of(session, model, models[model.of], shared)
-    for instruction in session.plan.walk():
-        if instruction.op == "update":
-            _prepare_training(session, instruction)
-
-
-def _load_once(session: Session, model: Model, loaded: dict[str, Role]) -> Role:
-    """The role, sharing its weights with an equal one if no step changes either."""
-    key = repr((model.kind, model.path, sorted(model.options.items())))
-    if model.trained or model.replaced:
-        return _load(session, model)
-    if key not in loaded:
-        loaded[key] = _load(session, model)
-    return replace(loaded[key], name=model.name)
-
-
-def _start_of(session: Session, model: Model, source: Model, shared: dict[str, Role]) -> Role:
-    """The role of `frozen(source)`: shared wherever nothing can tell it from a copy."""
-    if model.replaced:
-        return session.roles[source.name].clone(model.name)
-    if not source.trained and not source.replaced:
-        return session.roles[source.name]
-    if source.name not in shared:
-        shared[source.name] = session.roles[source.name].clone(model.name)
-        shared[source.name].module.requires_grad_(False)
-    return shared[source.name]
-
-
-def _load(session: Session, model: Model) -> Role:
-    settings = session.settings
-    dtype = DTYPES[str(model.options.get("dtype") or settings.dtype)]
-    role = load_role(
-        model.kind,  # type: ignore[arg-type]
-        model.path,
-        dtype=dtype,
-        device=settings.device,
-        seed=settings.seed,
-        name=model.name,
-        base_dir=session.model_folder(model.path),
-        dropout=float(model.options.get("dropout") or 0.0),
-    )
-    role.module.requires_grad_(model.trained)
-    if role.fresh_head and model.frozen:
-        text = f"`{model.path}` has no scalar head: what `{model.name}` says is random, and nothing trains it"
-        warnings.warn(text, RunWarning, stacklevel=2)
-    return role
-
-
-def _prepare_training(session: Session, update: Instruction) -> None:
-    role = session.roles[update.attrs["model"]]
-    if update.attrs.get("checkpointing"):
-        enable_checkpointing(role)
-    if update.attrs.get("compile") or session.settings.compile:
-        compile_layers(role)
-    session.trainers[update.attrs["model"]] = Trainer(role, update.attrs["optimizer"])
 
 
 def collected_reads(plan: Plan) -> list[Instruction]:
@@ -237,9 +211,9 @@ def epochs_of(session: Session) -> int | None:
     A `collect` may read several batches in a step, so that for its reads this is the most there can be.
     None: no read limits the run.
     """
-    blocks = [*(a.program for a in session.plan.ahead), session.plan.program]
+    blocks = [*(a.program for a in session.whole.ahead), session.whole.program]
     reads = [i for block in blocks for i in block if i.op == "read" and "batch" in i.attrs]
-    reads += collected_reads(session.plan)
+    reads += collected_reads(session.whole)
     limited = [r for r in reads if r.attrs.get("epochs")] or reads[:1]
     lasts = [max(1, len(session.table(r)) * (r.attrs.get("epochs") or 1) // r.attrs["batch"]) for r in limited]
     return min(lasts, default=None)

@@ -1,52 +1,72 @@
 """The state of a run: everything a later step depends on, as a commit holds it."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 import torch
 from torch import Tensor
 
-from ...compiler.plan import Plan, sealed
-from ..commits import Commit, CommitError
+from ..commits import Commit, CommitError, CommitStore
 from ..errors import RunWarning
 from .ahead import Queues, pack_queues, unpack_queues
 from .queue import Packer, Unpacker
 from .session import Session
+from .waiting import collected_queues, distributed_queues
 
 
 def pack_state(session: Session, step: int, queues: Queues) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors and JSON of the state after `step` finished steps."""
-    tensors: dict[str, Tensor] = {}
-    for model in session.plan.models:
-        if model.trained or model.replaced:
-            tensors |= {f"model.{model.name}.{k}": v for k, v in _weights(session, model.name).items()}
-    for name, trainer in session.trainers.items():
-        tensors |= {f"optimizer.{name}.{k}": v for k, v in trainer.tensors().items()}
+    """Tensors and JSON of the state after `step` finished steps: the tensors, or shards of them, that this rank holds.
+
+    What waits in queues is brought together on the first rank, so that a commit says nothing of where rows were.
+    """
     packer = Packer("queue")
-    waiting = pack_queues(queues, packer)
+    waiting = pack_queues(collected_queues(session, queues), packer) if session.world.rank == 0 else {}
     meta = {
-        "plan": _identity(session.plan),
+        "plan": session.whole.meaning,
         "params": session.plan.params,
         "sources": {o.key: o.sha256 for o in session.plan.operators} | source_digests(session),
         "seed": session.settings.seed,
         "dtype": session.settings.dtype,
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
+        "ranks": session.world.size,
         "step": step,
         "states": session.states,
         "cursors": session.cursors,
-        "optimizer_steps": {n: t.count for n, t in session.trainers.items()},
+        "optimizer_steps": _optimizer_steps(session),
         "queues": waiting,
         "frames": packer.frames,
     }
-    return {**tensors, **packer.tensors}, meta
+    return {**_held(session), **packer.tensors}, meta
+
+
+def _held(session: Session) -> dict[str, Tensor]:
+    """The weights and optimizer states that this rank holds."""
+    tensors: dict[str, Tensor] = {}
+    for name in _changing(session):
+        tensors |= {f"model.{name}.{k}": v for k, v in _weights(session, name).items()}
+    for name, trainer in session.trainers.items():
+        tensors |= {f"optimizer.{name}.{k}": v for k, v in trainer.tensors().items()}
+    return tensors
+
+
+def _changing(session: Session) -> list[str]:
+    """The models whose weights a commit holds, of those that this rank has."""
+    return [m.name for m in session.whole.models if (m.trained or m.replaced) and m.name in session.roles]
 
 
 def _weights(session: Session, name: str) -> dict[str, Tensor]:
     """Each weight once: tied ones have one name."""
     return {k: p.detach() for k, p in session.roles[name].module.named_parameters()}
+
+
+def _optimizer_steps(session: Session) -> dict[str, int]:
+    """The optimizer steps of every model, whichever ranks train it."""
+    own = msgspec.msgpack.encode({name: trainer.count for name, trainer in session.trainers.items()})
+    every = session.world.channel("world").collect(own, "the optimizer steps of a commit")
+    return {name: count for counts in every for name, count in msgspec.msgpack.decode(counts).items()}
 
 
 def check_resumable(commit: Commit, session: Session) -> None:
@@ -56,7 +76,7 @@ def check_resumable(commit: Commit, session: Session) -> None:
     differing = [(f"`{n}`", params.get(n), v) for n, v in session.plan.params.items() if params.get(n) != v]
     for what, then, now in (
         *differing,
-        ("plan", meta["plan"][:12], _identity(session.plan)[:12]),
+        ("plan", meta["plan"][:12], session.whole.meaning[:12]),
         ("--seed", meta["seed"], settings.seed),
         ("--dtype", meta["dtype"], settings.dtype),
     ):
@@ -76,32 +96,28 @@ def check_resumable(commit: Commit, session: Session) -> None:
 
 def source_digests(session: Session) -> dict[str, str]:
     """Digests of what a run reads again after a resume: its data, and models that no commit holds."""
-    tables = {i.attrs["path"]: session.table(i).fingerprint for i in session.plan.walk() if i.op == "read"}
-    paths = {m.path for m in session.plan.models if not m.trained and not m.replaced}
+    tables = {i.attrs["path"]: session.table(i).fingerprint for i in session.whole.walk() if i.op == "read"}
+    paths = {m.path for m in session.whole.models if not m.trained and not m.replaced}
     return tables | {p: session.model_digest(p) for p in paths}
 
 
-def _identity(plan: Plan) -> str:
-    """A hash of what a plan does: not of comments, of where it lies, or of what the user's functions do."""
-    operators = tuple(msgspec.structs.replace(o, file="", sha256="") for o in plan.operators)
-    return sealed(msgspec.structs.replace(plan, doc=None, folder="", source="", operators=operators)).hash
-
-
-def restore_state(commit: Commit, session: Session) -> tuple[int, Queues]:
+def restore_state(store: CommitStore, commit: Commit, session: Session) -> tuple[int, Queues]:
     """Take over the state of a commit. Returns the number of finished steps and what waits in queues."""
-    tensors, meta = commit.load_tensors(), commit.meta
-    with torch.no_grad():
-        for model in session.plan.models:
-            if model.trained or model.replaced:
-                for name, weight in _weights(session, model.name).items():
-                    weight.copy_(tensors[f"model.{model.name}.{name}"])
+    meta, names = commit.meta, commit.tensor_names()
+    targets = {f"model.{n}.{k}": w for n in _changing(session) for k, w in _weights(session, n).items()}
+    states = {n: t.targets(_under(names, f"optimizer.{n}.")) for n, t in session.trainers.items()}
+    targets |= {f"optimizer.{n}.{k}": t for n, found in states.items() for k, t in found.items()}
+    store.load(commit, targets)
     for name, trainer in session.trainers.items():
-        trainer.load(_under(tensors, f"optimizer.{name}."), meta["optimizer_steps"][name])
+        trainer.load(states[name], meta["optimizer_steps"][name])
     session.states.update(meta["states"])
     session.cursors.update(meta["cursors"])
-    queues = unpack_queues(meta["queues"], Unpacker(meta["frames"], tensors))
-    return int(meta["step"]), queues
+    for name in _changing(session):
+        session.changed(name)  # other holdings have the weights of the files
+    waiting = commit.load_tensors(prefix="queue.")
+    queues = unpack_queues(meta["queues"], Unpacker(meta["frames"], waiting))
+    return int(meta["step"]), distributed_queues(session, queues)
 
 
-def _under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+def _under(names: Iterable[str], prefix: str) -> list[str]:
+    return [n.removeprefix(prefix) for n in names if n.startswith(prefix)]

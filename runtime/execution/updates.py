@@ -1,11 +1,14 @@
 """Updates: minibatches, micro-batches, gradients, optimizer steps.
 
-A loss is a function of global sums over the minibatch, so its gradient is the same for every split:
+A loss is a function of global sums over the minibatch, so its gradient is the same for every split, into micro-batches
+and among the ranks of a mesh:
 
 * one micro-batch: the loss as it stands.
 * a loss that is linear in its sums: each micro-batch's part with the minibatch's denominators, added up.
 * any other loss: a pass without gradients gives the model's outputs for all rows, the loss's gradient with respect to
   them, and a second pass takes that gradient into the model.
+
+Every rank makes as many passes as the one with most micro-batches, because a pass of a sharded model is a collective.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,8 +23,9 @@ from .. import algebra, noise
 from ..errors import RunError
 from ..models import Sequences, forward
 from ..models.loading import Role
-from ..values import Any_, Frame, Record, Selection, Value
-from .interpreter import HANDLERS, Env, frames_of, run_block
+from ..models.scoring import idle, touch
+from ..values import Any_, Frame, Record, Value, cut
+from .interpreter import HANDLERS, Env, frames_of, is_at, run_block, site_of
 from .parts import Part, parts_of
 from .phases import readable, temperature_of, token_frame
 from .session import Session
@@ -30,7 +34,7 @@ from .session import Session
 def _update(i: Instruction, env: Env) -> None:
     name = i.attrs["model"]
     if env.step.skip_updates:
-        env.session.counters.skipped_updates += 1
+        env.session.counters.skipped_updates += env.session.speaks(i.mesh)
         return
     trained = False
     for epoch in range(i.attrs["epochs"]):
@@ -50,9 +54,9 @@ def _minibatches(i: Instruction, env: Env, epoch: int) -> Iterable[Env]:
     """The block's outer values, cut along each root axis in this epoch's order."""
     outer = {name: env[name] for name in sorted(_outer_names(i, env))}
     roots = _roots(i, outer.values())
-    orders = [_order(i, env, epoch, r) for r in roots]
-    for part in zip(*(_cut(i, o) for o in orders), strict=True):
-        selections = [Selection(r, rows) for r, rows in zip(roots, part, strict=True)]
+    orders = [minibatch_order(i, env, epoch, r.name, _rows_of(r)) for r in roots]
+    for part in zip(*(minibatches_of(i, o) for o in orders), strict=True):
+        selections = [cut(r, rows) for r, rows in zip(roots, part, strict=True)]
         batch = env.inner()
         for name, value in outer.items():
             for selection in selections:
@@ -64,15 +68,16 @@ def _minibatches(i: Instruction, env: Env, epoch: int) -> Iterable[Env]:
 def _outer_names(i: Instruction, env: Env) -> set[str]:
     """What the block reads from outside, and a value on each axis that it expands something to."""
     read = {a.ref for x in i.body for a in x.args.values() if isinstance(a, Name)}
-    axes = [str(x.attrs["to"]) for x in i.body if x.op == "expand"]
-    return (read | {name for axis in axes for name in _names_on(axis, env)}) - {x.out for x in i.body}
+    axes = [(str(x.attrs["to"]), site_of(x)) for x in i.body if x.op == "expand"]
+    carriers = {name for axis, site in axes for name in _names_on(axis, site, env)}
+    return (read | carriers) - {out for x in i.body for out in x.outs}
 
 
-def _names_on(axis: str, env: Env | None) -> list[str]:
-    """The name of one value on an axis, of the innermost block that has one."""
+def _names_on(axis: str, site: str, env: Env | None) -> list[str]:
+    """The name of one value on an axis at a site, of the innermost block that has one."""
     while env is not None:
         for name, value in env.values.items():
-            if any(f.name == axis for f in frames_of(value)):
+            if any(f.name == axis and is_at(f, site) for f in frames_of(value)):
                 return [name]
         env = env.outer
     return []
@@ -83,13 +88,19 @@ def _roots(i: Instruction, values: Iterable[Any_]) -> list[Frame]:
     return [found[name] for name in i.attrs["loss"]["roots"] if name in found]
 
 
-def _order(i: Instruction, env: Env, epoch: int, root: Frame) -> Tensor:
+def _rows_of(root: Frame) -> int:
+    """How many rows a root has, on all ranks together."""
+    return root.size if root.deal is None else root.deal.rows
+
+
+def minibatch_order(i: Instruction, env: Env, epoch: int, root: str, rows: int) -> Tensor:
+    """[rows]: the order in which an epoch of an update goes through the rows of a root."""
     session = env.session
-    parts = (session.settings.seed, session.plan.flow, "update", i.attrs["model"], env.step.number, epoch, root.name)
-    return noise.permutation(root.size, *parts)
+    parts = (session.settings.seed, session.plan.flow, "update", i.attrs["model"], env.step.number, epoch, root)
+    return noise.permutation(rows, *parts)
 
 
-def _cut(i: Instruction, order: Tensor) -> Sequence[Tensor]:
+def minibatches_of(i: Instruction, order: Tensor) -> Sequence[Tensor]:
     """A minibatch is `minibatch` rows, or one of `minibatches` parts; the last takes what is left."""
     rows = len(order)
     if "minibatches" in i.attrs:
@@ -133,6 +144,7 @@ class _Batch:
     forwards: list[_Forward]
     dependent: list[Instruction]
     parts: list[Part] | list[None]
+    shares: "_Shares"
     outputs: dict[str, list[tuple[Tensor, Tensor]]] = field(default_factory=dict)
 
     @property
@@ -144,18 +156,18 @@ def _train(i: Instruction, env: Env) -> bool:
     """One optimizer step on one minibatch; False if there was nothing to learn from."""
     session = env.session
     batch = _prepare(i, env)
-    if not any(f.frame(op).size for f in batch.forwards for op in f.want):
-        session.counters.empty_minibatches += 1
+    if not batch.shares.rows:
+        session.counters.empty_minibatches += session.speaks(i.mesh)
         return False
-    if len(batch.parts) == 1:
+    if batch.shares.is_one_part:
         _at_once(batch)
     elif i.attrs["loss"]["two_passes"]:
         _in_two_passes(batch)
     else:
         _in_one_pass(batch)
     trainer = session.trainers[i.attrs["model"]]
-    env.step.log(f"lr.{i.attrs['model']}", trainer.lr)
-    env.step.log(f"grad_norm.{i.attrs['model']}", trainer.step())
+    env.log(i, f"lr.{i.attrs['model']}", trainer.lr)
+    env.log(i, f"grad_norm.{i.attrs['model']}", trainer.step())
     env.step.trained_tokens += sum(token_frame(f.record).size for f in batch.forwards)
     return True
 
@@ -166,13 +178,14 @@ def _prepare(i: Instruction, env: Env) -> _Batch:
     dependent: list[Instruction] = []
     for x in i.body:
         if x.out not in reached and any(isinstance(a, Name) and a.ref in reached for a in x.args.values()):
-            reached.add(x.out)
+            reached.update((x.out, *x.outs))
             dependent.append(x)
     _refuse_choices(i, live, reached)
     run_block((x for x in i.body if x.out not in reached and x.op != "metric"), env)
     forwards = _forwards(live, env)
     role = env.session.roles[i.attrs["model"]]
-    return _Batch(i, env, role, forwards, dependent, _parts(i, env.session, forwards))
+    parts = _parts(i, env.session, forwards)
+    return _Batch(i, env, role, forwards, dependent, parts, _agree(i, env, forwards, dependent, parts))
 
 
 def _refuse_choices(i: Instruction, live: Iterable[Instruction], reached: set[str]) -> None:
@@ -213,18 +226,34 @@ def _at_once(batch: _Batch) -> None:
 
 def _in_one_pass(batch: _Batch) -> None:
     needed = set(batch.instruction.attrs["loss"]["dependent"])
-    block = [x for x in batch.dependent if x.out in needed]
-    counts = _denominators(batch, block)
+    block = [x for x in batch.dependent if needed & {*x.outs}]
     for n, part in enumerate(batch.parts):
         env, forwards = _micro(batch, part)
         outputs = _run_model(batch, forwards, n)
         _store(batch, outputs, part)
-        env = env.inner(values=dict(outputs), counts=counts, is_part=True)
+        env = env.inner(values=dict(outputs), counts=batch.shares.counts, is_part=True)
         run_block(block, env)
-        loss = _loss(batch, env)
-        if loss.requires_grad:  # it doesn't where a filter left no row in this micro-batch
-            torch.autograd.backward(loss)
+        _backward(batch, _loss(batch, env), outputs)
+    _idle(batch)
     _finish(batch, _gathered(batch, leaves=False))
+
+
+def _backward(batch: _Batch, loss: Tensor, outputs: Mapping[str, Value]) -> None:
+    """Take the gradient of a part of the loss: through all of a sharded model, whose ranks go through it together."""
+    if batch.role.is_sharded:
+        loss = loss + touch([v.tensor for v in outputs.values()])
+    if loss.requires_grad:  # it doesn't where a filter left no row in this micro-batch
+        torch.autograd.backward(loss)
+
+
+def _idle(batch: _Batch) -> None:
+    """The passes of other ranks that have more micro-batches; without gradients, the forward ones."""
+    for _ in range(len(batch.parts), batch.shares.parts):
+        for whole in batch.forwards:
+            if torch.is_grad_enabled():
+                idle(batch.role, whole.want)
+            else:
+                forward(batch.role, Sequences([], []), whole.want)
 
 
 def _in_two_passes(batch: _Batch) -> None:
@@ -232,15 +261,20 @@ def _in_two_passes(batch: _Batch) -> None:
         for n, part in enumerate(batch.parts):
             _, forwards = _micro(batch, part)
             _store(batch, _run_model(batch, forwards, n), part)
+        _idle(batch)
     leaves = _gathered(batch, leaves=True)
     _finish(batch, leaves, backward=True)
     for n, part in enumerate(batch.parts):
         _, forwards = _micro(batch, part)
         out = _run_model(batch, forwards, n)
         pairs = [(v.tensor, leaves[name].tensor.grad, batch.outputs[name][n][1]) for name, v in out.items()]
-        flowing = [(t, g[rows]) for t, g, rows in pairs if g is not None and t.requires_grad]
+        flowing = [(t, g[rows].to(t.dtype)) for t, g, rows in pairs if g is not None and t.requires_grad]
+        if batch.role.is_sharded:
+            reached = touch([v.tensor for v in out.values()])
+            flowing.append((reached, torch.zeros_like(reached)))
         if flowing:
-            torch.autograd.backward([t for t, _ in flowing], [g.to(t.dtype) for t, g in flowing])
+            torch.autograd.backward([t for t, _ in flowing], [g for _, g in flowing])
+    _idle(batch)
 
 
 def _run_model(batch: _Batch, forwards: Iterable[_Forward], part: int = 0) -> dict[str, Value]:
@@ -248,7 +282,7 @@ def _run_model(batch: _Batch, forwards: Iterable[_Forward], part: int = 0) -> di
     out: dict[str, Value] = {}
     _seed_dropout(batch, part)
     for x in forwards:
-        if not len(x.seqs):
+        if not len(x.seqs) and not batch.role.is_sharded:
             out |= {p.out: Value(torch.zeros(0, dtype=batch.number), x.frame(p.op)) for p in x.phases}
             continue
         result = forward(batch.role, x.seqs, x.want, temperature_of(x.record))
@@ -280,11 +314,11 @@ def _selected(part: Part, whole: _Forward) -> _Forward:
 
 def _store(batch: _Batch, outputs: Mapping[str, Value], part: Part | None) -> None:
     """Remember the outputs of a micro-batch, and which rows of the minibatch they are."""
-    assert part is not None
     for whole in batch.forwards:
         for phase in whole.phases:
-            kept = batch.outputs.setdefault(phase.out, [])
-            kept.append((outputs[phase.out].tensor.detach(), part.rows(whole.frame(phase.op))))
+            frame = whole.frame(phase.op)
+            rows = torch.arange(frame.size) if part is None else part.rows(frame)
+            batch.outputs.setdefault(phase.out, []).append((outputs[phase.out].tensor.detach(), rows))
 
 
 def _gathered(batch: _Batch, leaves: bool) -> dict[str, Value]:
@@ -311,28 +345,63 @@ def _finish(batch: _Batch, outputs: dict[str, Value], backward: bool = False) ->
     _log(batch, env)
 
 
-def _denominators(batch: _Batch, block: Iterable[Instruction]) -> dict[str, Tensor]:
-    """How many elements each mean over the minibatch pools, known before any of them is computed."""
-    frames = {f.name: f for v in _all_values(batch) for f in frames_of(v)}
-    found: dict[str, Tensor] = {}
-    for x in block:
-        if x.op == "reduce" and x.attrs["fn"] == "mean" and x.attrs.get("to") is None:
-            pooled = frames[_axis(batch, x)]
-            where = batch.env.value(x.args["where"]) if "where" in x.args else None
-            found[x.out] = algebra.elements(Value(torch.zeros(pooled.size), pooled), None, where)
+@dataclass(frozen=True)
+class _Shares:
+    """What the ranks of the mesh have of a minibatch together.
+
+    rows: the rows that a model reads. parts: the most micro-batches of one rank. counts: how many elements each mean
+    over the minibatch pools, known before any of them is computed. is_one_part: whether all rows are in one
+    micro-batch on one rank.
+    """
+
+    rows: int
+    parts: int
+    counts: dict[str, Tensor]
+    is_one_part: bool
+
+
+def _agree(
+    i: Instruction,
+    env: Env,
+    forwards: Sequence[_Forward],
+    dependent: Iterable[Instruction],
+    parts: Sequence[Part | None],
+) -> _Shares:
+    """Learn of the other ranks' parts of a minibatch: counts alone, before anything is computed."""
+    channel = env.session.channel(i.mesh)
+    rows = sum(f.frame(op).size for f in forwards for op in f.want)
+    if channel.size == 1 and len(parts) == 1:
+        return _Shares(rows, 1, {}, is_one_part=True)
+    counts = _denominators(i, env, forwards, dependent)
+    own = torch.tensor([rows, len(parts), *counts.values()])
+    every = channel.gather(own, env.told(i))
+    sums = {name: every[:, 2 + n].sum()[None] for n, name in enumerate(counts)}
+    return _Shares(int(every[:, 0].sum()), int(every[:, 1].max()), sums, is_one_part=False)
+
+
+def _denominators(
+    i: Instruction, env: Env, forwards: Sequence[_Forward], dependent: Iterable[Instruction]
+) -> dict[str, int]:
+    """How many elements of this rank's rows each mean over the minibatch pools."""
+    needed = set(i.attrs["loss"]["dependent"])
+    values = [*env.values.values(), *(f.record for f in forwards)]
+    frames = {f.name: f for v in values for f in frames_of(v)}
+    found: dict[str, int] = {}
+    if i.attrs["loss"]["two_passes"]:
+        return found
+    for x in dependent:
+        if x.out in needed and x.op == "reduce" and x.attrs["fn"] == "mean" and x.attrs.get("to") is None:
+            pooled = frames[_axis(i, x)]
+            where = env.value(x.args["where"]) if "where" in x.args else None
+            found[x.out] = int(algebra.elements(Value(torch.zeros(pooled.size), pooled), None, where)[0])
     return found
 
 
-def _all_values(batch: _Batch) -> Iterable[Any_]:
-    yield from batch.env.values.values()
-    yield from (f.record for f in batch.forwards)
-
-
-def _axis(batch: _Batch, reduction: Instruction) -> str:
+def _axis(i: Instruction, reduction: Instruction) -> str:
     """The axis of what a reduction pools."""
     x = reduction.args["x"]
     assert isinstance(x, Name)
-    made = next(y for y in batch.instruction.body if y.out == x.ref)
+    made = next(y for y in i.body if y.out == x.ref)
     return made.type.split("[")[1].rstrip("]")
 
 
@@ -349,7 +418,8 @@ def _loss(batch: _Batch, env: Env) -> Tensor:
 
 
 def _log(batch: _Batch, env: Env) -> None:
-    env.step.log(f"loss.{batch.instruction.attrs['model']}", float(_loss(batch, env).detach()))
-    for x in batch.instruction.body:
+    i = batch.instruction
+    env.log(i, f"loss.{i.attrs['model']}", float(_loss(batch, env).detach()))
+    for x in i.body:
         if x.op == "metric":
-            env.step.log(x.attrs["metric"], env.scalar(x.args["value"]))
+            env.log(i, x.attrs["metric"], env.scalar(x.args["value"]))

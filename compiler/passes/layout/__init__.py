@@ -28,7 +28,6 @@ def lay_out(plan: p.Plan, placement: Placement) -> p.Plan:
     for each in queued:
         each.hand_over(step)
     layer.block(plan.program, step)
-    layer.flush_all(step)
     fields = layer.fields.settled()
     program = finished(step.block, fields)
     read = {r for i in program for x in i.walk() for a in x.args.values() if isinstance(a, p.Value) for r in [a.ref]}
@@ -80,9 +79,15 @@ class _Queued:
 
 
 def _run_ahead(layer: Layer, ahead: p.Ahead) -> _Queued:
+    """News and moves wait until the step is done, which other meshes are busy with meanwhile."""
     scope = Scope()
     layer.block(ahead.program, scope)
+    news = [s for s in scope.block if isinstance(s, p.Instruction) and s.op == "announce"]
+    scope.block = [s for s in scope.block if s not in news]
     drawn = len(scope.block)
+    scope.block += news
+    for name in ahead.keeps:
+        layer.keep_all_fields(scope, name)
     layer.flush_all(scope)
     return _Queued(scope, ahead.keeps, drawn)
 

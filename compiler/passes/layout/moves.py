@@ -8,6 +8,10 @@ from ... import plan as p
 from .scope import Move, Region, Statement
 
 
+EVERY = "*"
+"""In place of a field: all that a record has."""
+
+
 class Fields:
     """Which fields of which copies of records are read, and from which copies they come."""
 
@@ -44,7 +48,7 @@ def _finished(statement: Statement, fields: Mapping[str, set[str]]) -> p.Instruc
 
 
 def _move(move: Move, fields: Mapping[str, set[str]]) -> p.Instruction:
-    wanted = {copy: sorted(fields[copy]) for copy in move.values if copy in fields}
+    wanted = {c: sorted(fields[c]) for c in move.values if c in fields and EVERY not in fields[c]}
     return p.Instruction(
         op="move",
         out=f"{move.axis}@{move.target.mesh}",

@@ -7,7 +7,7 @@ import msgspec
 
 from ... import plan as p
 from .holdings import SCORING, Holdings
-from .moves import Fields, between, union
+from .moves import EVERY, Fields, between, union
 from .scope import LAZY, Move, Region, Route, Scope, is_record, is_sequences
 from .sites import EVEN, LENGTH, PARTIAL, SCALAR, WHOLE, Axes, Site, read_in, references, renamed
 
@@ -27,6 +27,7 @@ class Layer:
         self._sees = {o.key: {x.name: x.sees for x in o.params} for o in plan.operators}
         self._readers = _readers(plan)
         self._regions: dict[str, Scope] = {}
+        self._whole_records: set[tuple[str, Site]] = set()
         self._handlers: Mapping[str, Callable[[p.Instruction, Scope], None]] = {
             **dict.fromkeys(LAZY, self._lazy),
             **dict.fromkeys(("state", "step"), self._everywhere),
@@ -175,9 +176,17 @@ class Layer:
         self._bind(scope, i, move.target, copy)
         if is_record(i):
             self.fields.made_of(copy, origin)
+        if (name, move.target) in self._whole_records:
+            self.fields.read(copy, (EVERY,))
 
     def flush_all(self, scope: Scope) -> None:
         self._flush(scope, [*scope.pending])
+
+    def keep_all_fields(self, scope: Scope, name: str) -> None:
+        """A value that waits in a queue is whole there: a commit may be read by a run that is laid out otherwise."""
+        for (_, _, target), names in scope.pending.items():
+            if name in names:
+                self._whole_records.add((name, target))
 
     def _announce(self, scope: Scope, i: p.Instruction, site: Site) -> None:
         """Expect sequences wherever a model reads them, so that all that goes there goes together."""
@@ -448,7 +457,6 @@ class Layer:
         self.flush_all(scope)
         inner = scope.nested()
         self.block(i.body, inner)
-        self.flush_all(inner)
         changed = {x.attrs["model"] for x in i.walk() if x.op in ("update", "next_model")}
         for model in changed:
             self._changed(scope, model)
@@ -461,11 +469,12 @@ class Layer:
         statement = next(x for x in i.body if x.op == "keep_rows")
         self.block((x for x in i.body if x is not statement), inner)
         self._keep_rows(statement, inner)
-        self.flush_all(inner)
         self._regions[i.out] = inner
         meshes = self._meshes_of(inner)
         groups = (union(*meshes),)
-        inner.block[-1] = msgspec.structs.replace(inner.block[-1], groups=groups)
+        kept = inner.block.pop()
+        assert isinstance(kept, p.Instruction)
+        inner.block.append(msgspec.structs.replace(kept, groups=groups))
         scope.block.append(Region(msgspec.structs.replace(i, mesh=self.world, body=(), groups=groups), inner.block))
         if meshes != [self.world]:
             attrs = {"region": i.out, "source": meshes[0]}
