@@ -109,10 +109,7 @@ def dealt(name: str, deal: Deal) -> Frame:
 
 
 def _is_same_deal(a: Deal | None, b: Deal | None) -> bool:
-    """Of frames with the same rows here. No deal and one with all rows here are the same."""
-    if a is None or b is None:
-        return all(d is None or d.is_whole for d in (a, b))
-    return a is b or a.is_like(b)
+    return a is b or (a is not None and b is not None and a.is_like(b))
 
 
 Data: TypeAlias = Tensor | list[Any]
@@ -308,9 +305,10 @@ class Concatenation:
         if parts[0].frame is None:
             return parts[-1]
         frame = self._frame([p.frame for p in parts if p.frame is not None])
-        if all(isinstance(p.data, Tensor) for p in parts):
-            return Value(torch.cat([p.tensor for p in parts]), frame)
-        return Value([x for p in parts for x in p.rows], frame)
+        filled = [p for p in parts if len(p.data)] or parts[:1]  # a column without rows says nothing about its kind
+        if all(isinstance(p.data, Tensor) for p in filled):
+            return Value(torch.cat([p.tensor for p in filled]), frame)
+        return Value([x for p in filled for x in p.rows], frame)
 
     def _frame(self, parts: Sequence[Frame]) -> Frame:
         key = tuple(id(p) for p in parts)

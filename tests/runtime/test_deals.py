@@ -138,6 +138,14 @@ def test_joined_rounds_are_dealt_one_after_another() -> None:
     assert whole.frame.deal.mine().tolist() == [0, 3] and whole.frame.row_name(1) == "row 3 of `prompts.prompt`"
 
 
+def test_a_round_without_rows_says_nothing_about_a_column() -> None:
+    frames = [root("prompts.prompt", 0), root("prompts.prompt", 2)]
+    join = Concatenation()
+    for none, some in ((torch.zeros(0, dtype=torch.bool), ["a", "b"]), (torch.zeros(0), torch.tensor([2**60, 1]))):
+        joined = join([Value(none, frames[0]), Value(some, frames[1])])
+        assert isinstance(joined, Value) and type(joined.data) is type(some) and joined.rows == list(some)
+
+
 def test_frames_are_alike_if_the_whole_deal_is() -> None:
     def frame(ids: list[int], owner: list[int]) -> Frame:
         return dealt("prompts.prompt", Deal(torch.tensor(ids), torch.tensor(owner), 0))
@@ -145,4 +153,4 @@ def test_frames_are_alike_if_the_whole_deal_is() -> None:
     assert frame([5, 6], [0, 1]).is_like(frame([5, 6], [0, 1]))
     assert not frame([5, 6], [0, 1]).is_like(frame([5, 7], [0, 1]))  # the same rows here, other rows elsewhere
     assert not frame([5, 6], [0, 1]).is_like(root("prompts.prompt", 1, torch.tensor([5])))
-    assert frame([5, 6], [0, 0]).is_like(root("prompts.prompt", 2, torch.tensor([5, 6])))
+    assert not frame([5, 6], [0, 0]).is_like(root("prompts.prompt", 2, torch.tensor([5, 6])))  # at no site
