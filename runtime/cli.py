@@ -1,12 +1,12 @@
-"""`flowrun`: compile a flow (or take a compiled plan) and run it in this process."""
+"""`flowrun`: compile a flow (or take a compiled plan) and run it, in this process or on many ranks."""
 
 import argparse
 import difflib
-import subprocess
 import sys
-import tempfile
 import warnings
 from pathlib import Path
+
+from .compiling import Compiling
 
 DESCRIPTION = """Run a flow: a .flow file, FILE:FLOW, algo.py:FLOW, or a compiled plan (.json)."""
 
@@ -48,7 +48,40 @@ def parser() -> argparse.ArgumentParser:
     )
     p.add_argument("--base", type=Path, help="the flow's folder, if a plan is run from elsewhere")
     p.add_argument("--no-tensorboard", action="store_true", help="write no TensorBoard events")
+    _rank_options(p.add_argument_group("many ranks"))
     return p
+
+
+def _rank_options(p: "argparse._ArgumentGroup") -> None:
+    p.add_argument(
+        "--target",
+        choices=("single", "multi"),
+        default="single",
+        help="single: this process runs all (default); multi: one program that many processes run together",
+    )
+    p.add_argument("--nproc", type=int, metavar="N", help="processes (ranks) on this node")
+    p.add_argument("--nnodes", type=int, metavar="M", help="nodes; start the same command on each (default 1)")
+    p.add_argument(
+        "--rdzv-endpoint", metavar="HOST:PORT", help="where nodes meet: the first one's address, a free port"
+    )
+    p.add_argument("--rdzv-id", metavar="ID", help="the same name on all nodes of a run (default flowrun)")
+    p.add_argument("--node-rank", type=int, metavar="K", help="this node's number, from 0; left out, nodes agree on it")
+    p.add_argument(
+        "--join-timeout",
+        type=float,
+        default=120,
+        metavar="S",
+        help="seconds to wait for all ranks at the start (default 120)",
+    )
+    p.add_argument(
+        "--timeout",
+        type=float,
+        default=600,
+        metavar="S",
+        help="seconds a rank waits for others in a step (default 600)",
+    )
+    p.add_argument("--check-order", action="store_true", help="compare the ranks' order of instructions as they run")
+    p.add_argument("--compiled", type=Path, help=argparse.SUPPRESS)  # the launcher's plan of the flow
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -57,30 +90,49 @@ def main(argv: list[str] | None = None) -> int:
     130: it was stopped by Ctrl-C or SIGTERM.
     """
     args = parser().parse_args(argv)
-    if args.resume and args.overwrite:
-        print("flowrun: --resume goes on with a run and --overwrite replaces it: give one of them", file=sys.stderr)
-        return 2
-    if args.set and args.flow.endswith(".json"):
-        print("flowrun: a plan's parameters are fixed: compile the flow again with --set", file=sys.stderr)
-        return 2
-    for name, value in (
-        ("--steps", args.steps),
-        ("--save-every", args.save_every),
-        ("--micro", args.micro),
-        ("--threads", args.threads),
-    ):
-        if value is not None and value < 1:
-            print(f"flowrun: {name} is at least 1, not {value}", file=sys.stderr)
-            return 2
-    missing = _missing(args.flow)
-    if missing:
-        print(missing, file=sys.stderr)
+    if refusal := refused(args):
+        print(f"flowrun: {refusal}", file=sys.stderr)
         return 2
     try:
+        if args.target == "multi":
+            from .ranks.launch import launch
+
+            return launch(args, sys.argv[1:] if argv is None else argv)
         return _run(args)
     except KeyboardInterrupt:
         print("stopped; `--resume` goes on from the last commit", file=sys.stderr)
         return 130
+
+
+def refused(args: argparse.Namespace) -> str | None:
+    """What is wrong with the options, in one sentence."""
+    if args.resume and args.overwrite:
+        return "--resume goes on with a run and --overwrite replaces it: give one of them"
+    if args.set and args.flow.endswith(".json"):
+        return "a plan's parameters are fixed: compile the flow again with --set"
+    for name in ("steps", "save_every", "micro", "threads", "nproc", "nnodes"):
+        value = getattr(args, name)
+        if value is not None and value < 1:
+            return f"--{name.replace('_', '-')} is at least 1, not {value}"
+    return _refused_ranks(args) or _missing(args.flow)
+
+
+def _refused_ranks(args: argparse.Namespace) -> str | None:
+    several = ("nproc", "nnodes", "rdzv_endpoint", "rdzv_id", "node_rank")
+    given = [f"--{name.replace('_', '-')}" for name in several if getattr(args, name) is not None]
+    nodes = args.nnodes or 1
+    if args.target == "single" and given:
+        return f"{given[0]} is for runs of many ranks: give --target multi too"
+    if args.target == "multi" and args.nproc is None:
+        return "--target multi needs --nproc, the number of ranks on this node"
+    if nodes > 1 and args.rdzv_endpoint is None:
+        return "--nnodes needs --rdzv-endpoint HOST:PORT: the first node's address and a port that is free there"
+    if args.node_rank is not None and not 0 <= args.node_rank < nodes:
+        return f"--node-rank is from 0 to {nodes - 1} on {nodes} nodes, not {args.node_rank}"
+    for name in ("timeout", "join_timeout"):
+        if getattr(args, name) <= 0:
+            return f"--{name.replace('_', '-')} is more than 0 seconds, not {getattr(args, name):g}"
+    return None
 
 
 def _missing(target: str) -> str | None:
@@ -90,17 +142,17 @@ def _missing(target: str) -> str | None:
         return None
     beside = [p.name for p in file.parent.glob("*") if p.suffix in (".flow", ".py", ".json")]
     close = difflib.get_close_matches(file.name, beside, n=1)
-    return f"flowrun: no file `{file}`" + (f"; did you mean `{file.parent / close[0]}`?" if close else "")
+    return f"no file `{file}`" + (f"; did you mean `{file.parent / close[0]}`?" if close else "")
 
 
 def _run(args: argparse.Namespace) -> int:
-    compiling = None if args.flow.endswith(".json") else _start_compiler(args)
+    compiling = None if args.flow.endswith(".json") else Compiling(args.flow, args.set)
     try:
         from .errors import RunError, RunWarning
         from .execution.stopping import Stopped
         from .run import run_plan  # torch, while the compiler is at work
     finally:
-        plan = _finish_compiler(compiling) if compiling else _read_plan(Path(args.flow))
+        plan = compiling.plan() if compiling else _read_plan(Path(args.flow))
     if plan is None:
         return 2
     warnings.showwarning = lambda message, category, *rest, **kw: (
@@ -112,13 +164,17 @@ def _run(args: argparse.Namespace) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except OSError as error:  # a full disk, a folder that may not be written
-        where = f" ({error.filename})" if error.filename else ""
-        print(f"error: {error.strerror or error}{where}", file=sys.stderr)
+        print(f"error: {told(error)}", file=sys.stderr)
         return 1
     except Stopped as stopped:
         print(f"stopped after {stopped.step} steps; `--resume` goes on from there", file=sys.stderr)
         return 130
     return 0
+
+
+def told(error: OSError) -> str:
+    """What the system refused, and of which file."""
+    return f"{error.strerror or error}" + (f" ({error.filename})" if error.filename else "")
 
 
 def _read_plan(path: Path) -> bytes | None:
@@ -127,34 +183,6 @@ def _read_plan(path: Path) -> bytes | None:
     except OSError as error:
         print(f"flowrun: can't read `{path}`: {error.strerror}", file=sys.stderr)
         return None
-
-
-def _start_compiler(args: argparse.Namespace) -> "subprocess.Popen[bytes]":
-    """Compile in a process of its own, while this one imports torch. The runtime stands on plans alone."""
-    out = tempfile.NamedTemporaryFile(prefix="flowrun-", suffix=".json", delete=False)  # noqa: SIM115
-    command = [
-        sys.executable,
-        "-m",
-        f"{(__package__ or '').split('.')[0]}.compiler",
-        "compile",
-        args.flow,
-        "--require-sources",
-        "-o",
-        out.name,
-    ]
-    for setting in args.set:
-        command += ["--set", setting]
-    process = subprocess.Popen(command)
-    process.plan_path = Path(out.name)  # type: ignore[attr-defined]
-    return process
-
-
-def _finish_compiler(process: "subprocess.Popen[bytes]") -> bytes | None:
-    path: Path = process.plan_path  # type: ignore[attr-defined]
-    try:
-        return path.read_bytes() if process.wait() == 0 else None
-    finally:
-        path.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from datetime import timedelta
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 
-import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from ..errors import RunError
@@ -22,9 +21,12 @@ _PACKAGES = ("torch", "transformers", "shardflow")
 
 @dataclass(frozen=True)
 class Presence:
-    """What a rank says of itself when it joins: the machine it is on and its process there."""
+    """What a rank says of itself when it joins: the machine it is on and its process there.
 
-    host: str
+    Processes are numbered apart in each container, so a node is a machine's name with its space of processes.
+    """
+
+    node: str
     pid: int
 
 
@@ -42,16 +44,32 @@ def connect(rank: int, timeout: timedelta) -> Store:
     Raises RunError where nobody answers at that address.
     """
     host, port = _text("MASTER_ADDR"), _number("MASTER_PORT")
-    hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # by the launcher, or else by rank 0
+    is_hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # by the launcher, or else by rank 0
+    is_host = rank == 0 and not is_hosted
+    if not is_host:
+        _wait_for_host(host, port, rank, timeout)
     try:
-        store = TCPStore(host, port, is_master=rank == 0 and not hosted, wait_for_workers=False, timeout=timeout)
-    except (dist.DistError, RuntimeError) as error:
-        raise RunError(
-            f"rank {rank} found no run at {host}:{port} within {timeout.total_seconds():g} s: is that the address "
-            f"of the first node, with the port it was started with, and can this machine reach it? ({_first(error)})"
-        ) from None
+        store = TCPStore(host, port, is_master=is_host, wait_for_workers=False, timeout=timeout)
+    except RuntimeError as error:
+        raise RunError(f"rank {rank} can't open the run's store at {host}:{port}: {_first(error)}") from None
     run = os.environ.get("TORCHELASTIC_RUN_ID", "run")
     return PrefixStore(f"shardflow/{run}/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+
+
+def _wait_for_host(host: str, port: int, rank: int, timeout: timedelta) -> None:
+    """Wait until somebody listens there: torch's own client prints C++ stacks while it tries."""
+    deadline = time.monotonic() + timeout.total_seconds()
+    while True:
+        try:
+            socket.create_connection((host, port), timeout=timeout.total_seconds()).close()
+            return
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise RunError(
+                    f"rank {rank} found no run at {host}:{port} within {timeout.total_seconds():g} s "
+                    f"({error.strerror or error}): is that the first node's address, with the port it was started with?"
+                ) from None
+        time.sleep(0.1)
 
 
 def call_roll(store: Store, rank: int, size: int, timeout: timedelta) -> list[Presence]:
@@ -59,7 +77,7 @@ def call_roll(store: Store, rank: int, size: int, timeout: timedelta) -> list[Pr
 
     Raises RunError that names the ranks that are missing at the deadline.
     """
-    store.set(here(rank), json.dumps(asdict(Presence(socket.gethostname(), os.getpid()))))
+    store.set(here(rank), json.dumps(asdict(Presence(_node(), os.getpid()))))
     missing, deadline = list(range(size)), time.monotonic() + timeout.total_seconds()
     while missing := [r for r in missing if not store.check([here(r)])]:
         if time.monotonic() > deadline:
@@ -70,6 +88,13 @@ def call_roll(store: Store, rank: int, size: int, timeout: timedelta) -> list[Pr
             )
         time.sleep(0.02)
     return [Presence(**json.loads(store.get(here(r)))) for r in range(size)]
+
+
+def _node() -> str:
+    try:
+        return f"{socket.gethostname()} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return socket.gethostname()
 
 
 # ---------------------------------------------------------------- comparing

@@ -27,7 +27,7 @@ class World:
         store: the ranks' common store; None in a world of one.
         timeout: the deadline of every wait.
         peers: the machine and the process of each rank.
-        place: what this rank is doing, for the messages of ranks that wait for it ("step 3: `reward`").
+        place: what this rank is doing ("step 3, `reward`"); the watch tells it to the others once it has changed.
     """
 
     rank: int = 0
@@ -36,7 +36,7 @@ class World:
     store: Store | None = None
     timeout: timedelta = TIMEOUT
     peers: Sequence[Presence] = ()
-    place: str = "its start"
+    place: str = "the start"
     _channels: dict[str, Channel] = field(default_factory=dict)
     _groups: dict[tuple[int, ...], dist.ProcessGroup | None] = field(default_factory=dict)
 
@@ -68,7 +68,7 @@ class World:
             local = rank
         store = connect(rank, join_timeout) if store is None else store
         peers = call_roll(store, rank, size, join_timeout)
-        on_node = sum(p.host == peers[rank].host for p in peers)
+        on_node = sum(p.node == peers[rank].node for p in peers)
         dist.init_process_group(
             _backends(on_node), store=PrefixStore("torch", store), rank=rank, world_size=size, timeout=timeout
         )

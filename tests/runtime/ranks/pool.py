@@ -155,7 +155,7 @@ def _received(connection: "Connection[Any, Any]") -> tuple[bool, Any]:
 def _serve(connection: "Connection[Any, Any]") -> None:
     import torch
 
-    from shardflow.runtime import ranks  # noqa: F401
+    from shardflow.runtime.ranks import World  # noqa: F401
 
     torch.set_num_threads(1)
     connection.send((True, pickle.dumps(None)))

@@ -1,0 +1,149 @@
+"""Starting the ranks of a node: the flow is compiled once, then torch's elastic agent starts and minds them."""
+
+import argparse
+import logging
+import os
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..compiling import Compiling
+
+FAILED, REFUSED, STOPPED = 1, 2, 130
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """Where the ranks of a run are started.
+
+    Attributes:
+        here: how many on this node.
+        nodes: how many nodes there are, each with as many ranks.
+        endpoint: HOST:PORT where nodes meet; empty if there is one.
+        name: of the run, the same on all nodes.
+        node: this node's number; None lets the nodes agree on it.
+        join_timeout: seconds to wait for the other nodes.
+        stop_timeout: seconds that ranks have to end their step when they are asked to stop.
+    """
+
+    here: int
+    nodes: int = 1
+    endpoint: str = ""
+    name: str = "flowrun"
+    node: int | None = None
+    join_timeout: float = 120
+    stop_timeout: float = 600
+
+
+def launch(args: argparse.Namespace, argv: Sequence[str]) -> int:
+    """Compile the flow and run it on many ranks, with the options that flowrun was given. Returns the exit status."""
+    nodes = Nodes(
+        args.nproc,
+        args.nnodes or 1,
+        args.rdzv_endpoint or "",
+        args.rdzv_id or "flowrun",
+        args.node_rank,
+        args.join_timeout,
+        args.timeout,
+    )
+    package = (__package__ or "").split(".")[0]
+    command = [sys.executable, "-u", "-m", f"{package}.runtime", *argv]
+    if args.flow.endswith(".json"):
+        return start_ranks(command, nodes)
+    _quieten()
+    compiling = Compiling(args.flow, args.set, nodes.here * nodes.nodes)
+    try:
+        import torch.distributed.launcher.api  # noqa: F401  # while the compiler is at work
+    finally:
+        plan = compiling.plan()
+    if plan is None:
+        return REFUSED
+    with tempfile.TemporaryDirectory(prefix="flowrun-") as folder:
+        file = Path(folder) / "plan.json"
+        file.write_bytes(plan)
+        return start_ranks([*command, "--compiled", str(file)], nodes)
+
+
+def start_ranks(command: Sequence[str], nodes: Nodes) -> int:
+    """Run a command as the ranks of this node, until all have ended. Returns 0, 1 if one failed, 130 if stopped."""
+    _quieten()
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.elastic.rendezvous.api import RendezvousError
+    from torch.distributed.launcher.api import launch_agent
+
+    _set_environment(nodes)
+    try:
+        with tempfile.TemporaryDirectory(prefix="flowrun-") as folder:
+            launch_agent(_config(nodes, folder), command[0], list(command[1:]))
+    except ChildFailedError as error:
+        return _failed({rank: failure.exitcode for rank, failure in error.failures.items()})
+    except SignalException as stop:
+        print(f"flowrun: stopped by {signal.Signals(stop.sigval).name}", file=sys.stderr)
+        return STOPPED
+    except (RendezvousError, RuntimeError, TimeoutError) as error:
+        print(f"flowrun: {_not_met(nodes, error)}", file=sys.stderr)
+        return FAILED
+    return 0
+
+
+def _failed(exits: dict[int, int]) -> int:
+    """Say how the first ranks that the agent saw end have ended."""
+    if STOPPED in exits.values():
+        return STOPPED
+    killed = [(rank, -code) for rank, code in exits.items() if code < 0 and -code != signal.SIGTERM]
+    detail = f": rank {killed[0][0]} was ended by {signal.Signals(killed[0][1]).name}" if killed else ""
+    print(f"flowrun: the run has failed{detail}", file=sys.stderr)
+    return FAILED
+
+
+def _not_met(nodes: Nodes, error: Exception) -> str:
+    cause = error.__cause__ or error
+    first = (str(cause).strip().splitlines() or [type(cause).__name__])[0].rstrip(".")
+    return (
+        f"the {nodes.nodes} nodes haven't met at {nodes.endpoint or 'this node'} within {nodes.join_timeout:g} s "
+        f"(--join-timeout): is that the first node's address, and has every node been started? ({first})"
+    )
+
+
+def _quieten() -> None:
+    """In this process: the agent's account of what the ranks have told already, and sockets that tell of each try.
+
+    Call it before torch is imported.
+    """
+    logging.disable(logging.CRITICAL)
+    os.environ["TORCH_CPP_LOG_LEVEL"] = "FATAL"
+
+
+def _set_environment(nodes: Nodes) -> None:
+    """What the ranks inherit. OMP_NUM_THREADS is left to the user, or else to the rank's own choice."""
+    os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"
+    loopback = next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None)
+    if nodes.nodes == 1 and loopback:  # a machine's own name may lead nowhere
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
+
+
+def _config(nodes: Nodes, folder: str) -> Any:
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+    from torch.distributed.launcher.api import LaunchConfig
+
+    seconds = max(1, round(nodes.join_timeout))
+    limits: dict[str, Any] = {"timeout": seconds, "join_timeout": seconds, "read_timeout": max(1, seconds // 2)}
+    return LaunchConfig(
+        min_nodes=nodes.nodes,
+        max_nodes=nodes.nodes,
+        nproc_per_node=nodes.here,
+        logs_specs=DefaultLogsSpecs(log_dir=folder),
+        run_id=nodes.name,
+        rdzv_endpoint=nodes.endpoint or "127.0.0.1:0",
+        rdzv_backend="c10d" if nodes.node is None else "static",
+        rdzv_configs=limits if nodes.node is None else {"timeout": seconds, "rank": nodes.node},
+        local_addr="127.0.0.1" if nodes.nodes == 1 else None,
+        max_restarts=0,
+        shutdown_timeout=round(nodes.stop_timeout),
+    )

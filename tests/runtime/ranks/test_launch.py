@@ -1,0 +1,153 @@
+"""The launcher, with a stand-in for the run: what it starts, what it says, and its exit status."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from shardflow.runtime import cli
+
+from . import standin
+
+LAUNCH = """
+import sys
+from shardflow.runtime.ranks.launch import Nodes, start_ranks
+sys.exit(start_ranks(sys.argv[3:], Nodes(int(sys.argv[1]), join_timeout=float(sys.argv[2]), NODES)))
+"""
+
+
+def launch(folder: Path, plan: str, ranks: int = 2, nodes: str = "", join: float = 60) -> "subprocess.Popen[str]":
+    """The launcher as a process of its own, since it handles signals."""
+    program = LAUNCH.replace(", NODES", f", {nodes}" if nodes else "")
+    command = [sys.executable, "-c", program, str(ranks), str(join), *standin.write(folder, plan)]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+
+
+def test_ranks_run_and_end(tmp_path: Path) -> None:
+    plan = "import os; os.write(1, f'{world.rank}/{world.size} '.encode())"  # in one piece
+    (ended,) = standin.finish([launch(tmp_path, plan)])
+    assert (ended.status, sorted(ended.out.split()), ended.err) == (0, ["0/2", "1/2"], "")
+
+
+def test_two_nodes_meet(tmp_path: Path) -> None:
+    endpoint = f"endpoint='127.0.0.1:{standin.free_port()}', nodes=2"
+    plan = "import torch; print(int(world.channel('world').gather(torch.tensor([world.rank]), 'x').sum()))"
+    (tmp_path / "b").mkdir()
+    first = launch(tmp_path, plan, 1, f"{endpoint}, node=0")
+    ended = standin.finish([first, launch(tmp_path / "b", plan, 1, f"{endpoint}, node=1")])
+    assert [(e.status, e.out, e.err) for e in ended] == [(0, "1\n", "")] * 2
+
+
+def test_a_node_that_finds_nobody_says_where_it_looked(tmp_path: Path) -> None:
+    port = standin.free_port()
+    (ended,) = standin.finish([launch(tmp_path, "", 1, f"endpoint='127.0.0.1:{port}', nodes=2, node=1", join=1)])
+    assert ended.status == 1
+    assert ended.err.startswith(f"flowrun: the 2 nodes haven't met at 127.0.0.1:{port} within 1 s (--join-timeout)")
+    assert ended.err.count("\n") == 1
+
+
+def test_a_failed_run_ends_with_its_error_and_one_line(tmp_path: Path) -> None:
+    plan = """
+import torch
+from shardflow.runtime.errors import RunError
+if world.rank == 1:
+    raise RunError("no reward")
+world.channel("world").add(torch.ones(1), "sum")
+"""
+    (ended,) = standin.finish([launch(tmp_path, plan)])
+    assert ended.status == 1
+    lines = [line for line in ended.err.splitlines() if "stopped, because" not in line]
+    assert lines == ["error: rank 1 failed at the start:", "no reward", "flowrun: the run has failed"]
+
+
+KILLED = """
+import os, torch, pathlib
+from shardflow.runtime.execution.stopping import stop_requests
+with stop_requests():
+    pathlib.Path(FOLDER, str(world.rank)).write_text(str(os.getpid()))
+    while True:
+        world.channel("world").add(torch.ones(1), "sum")
+"""
+
+
+def test_a_killed_rank_ends_the_run_within_seconds(tmp_path: Path) -> None:
+    process = launch(tmp_path, KILLED.replace("FOLDER", repr(str(tmp_path))), 3)
+    pids = [int(_content(tmp_path / str(rank))) for rank in range(3)]
+    time.sleep(1)
+    os.kill(pids[1], signal.SIGKILL)
+    killed = time.monotonic()
+    (ended,) = standin.finish([process])
+    assert time.monotonic() - killed < 10
+    assert ended.status == 1 and ended.err.endswith("flowrun: the run has failed: rank 1 was ended by SIGKILL\n")
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_lets_the_step_end(tmp_path: Path, number: signal.Signals) -> None:
+    plan = f"""
+import pathlib, time
+from shardflow.runtime.execution.stopping import Stopped, stop_requests
+with stop_requests() as stopping:
+    pathlib.Path({str(tmp_path)!r}, str(world.rank)).write_text("here")
+    while not stopping():
+        time.sleep(0.05)
+    time.sleep(0.5)
+    pathlib.Path({str(tmp_path)!r}, f"commit{{world.rank}}").touch()
+    raise Stopped(3)
+"""
+    process = launch(tmp_path, plan)
+    for rank in range(2):
+        _content(tmp_path / str(rank))
+    process.send_signal(number)
+    (ended,) = standin.finish([process])
+    assert ended.status == 130 and (tmp_path / "commit0").exists() and (tmp_path / "commit1").exists()
+    assert ended.err.count("stopped after 3 steps") == 1
+    assert ended.err.endswith(f"flowrun: stopped by {number.name}\n")
+
+
+def _content(path: Path) -> str:
+    """What a rank writes once it has come so far."""
+    deadline = time.monotonic() + 60
+    while not path.exists() or not path.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return path.read_text()
+
+
+# ---------------------------------------------------------------- options
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--nproc", "2"], "--nproc is for runs of many ranks: give --target multi too"),
+        (["--rdzv-id", "x"], "--rdzv-id is for runs of many ranks: give --target multi too"),
+        (["--target", "multi"], "--target multi needs --nproc, the number of ranks on this node"),
+        (["--target", "multi", "--nproc", "0"], "--nproc is at least 1, not 0"),
+        (["--target", "multi", "--nproc", "2", "--nnodes", "2"], "--nnodes needs --rdzv-endpoint HOST:PORT"),
+        (["--target", "multi", "--nproc", "2", "--node-rank", "1"], "--node-rank is from 0 to 0 on 1 nodes, not 1"),
+        (["--timeout", "0"], "--timeout is more than 0 seconds, not 0"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], said: str
+) -> None:
+    (tmp_path / "a.flow").write_text("")
+    assert cli.main([str(tmp_path / "a.flow"), *options]) == 2
+    assert capsys.readouterr().err.startswith(f"flowrun: {said}")
+
+
+def test_one_rank_alone_says_how_ranks_are_started(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from shardflow.runtime import __main__ as rank
+
+    monkeypatch.delenv("RANK", raising=False)
+    (tmp_path / "a.flow").write_text("")
+    assert rank.main([str(tmp_path / "a.flow")]) == 2
+    assert "start them by `flowrun FLOW --target multi --nproc N` or by `torchrun" in capsys.readouterr().err
