@@ -21,6 +21,8 @@ def batches(draw: st.DrawFn) -> dict[str, Any_]:
 
 
 def batch_of(samples: Sequence[int], tokens: Sequence[int]) -> dict[str, Any_]:
+    """The same numbers in every process."""
+    noise = torch.Generator().manual_seed(0)
     prompts = root(AXIS, len(samples), torch.arange(len(samples)) + 100)
     rows = prompts.child("rollout.sample", samples)
     rows.ids = torch.arange(rows.size)
@@ -29,8 +31,8 @@ def batch_of(samples: Sequence[int], tokens: Sequence[int]) -> dict[str, Any_]:
     fields: dict[str, Value] = {
         "text": Value([f"sämple {n}" * (n % 3) for n in range(rows.size)], rows),
         "tokens": Value(torch.arange(frame.size), frame),
-        "logprobs": Value(torch.randn(frame.size, dtype=torch.float64), frame),
-        "half": Value(torch.randn(frame.size).bfloat16(), frame),
+        "logprobs": Value(torch.randn(frame.size, dtype=torch.float64, generator=noise), frame),
+        "half": Value(torch.randn(frame.size, generator=noise).bfloat16(), frame),
         "last": Value(torch.arange(frame.size) % 2 == 0, frame),
     }
     hidden = {
@@ -41,7 +43,7 @@ def batch_of(samples: Sequence[int], tokens: Sequence[int]) -> dict[str, Any_]:
     return {
         "rollout": Record("rollout", rows, fields, hidden, writer="policy"),
         "answer": Value(answers, prompts),
-        "vector": Value(torch.randn(prompts.size, 2), prompts),
+        "vector": Value(torch.randn(prompts.size, 2, generator=noise), prompts),
         "tokens": fields["tokens"],
     }
 

@@ -12,11 +12,13 @@ from torch import Tensor
 
 from shardflow.runtime.deals import Deal, even
 from shardflow.runtime.errors import RunError
+from shardflow.runtime.ranks import World
 from shardflow.runtime.ranks.columns import decode, encode
 from shardflow.runtime.ranks.rows import Dealing, move
 from shardflow.runtime.values import Any_, Frame, Record, Value, dealt, root
 
 from .batches import AXIS, assert_same, batch_of, batches, deal_of, owners, part_of, root_frame
+from .pool import Pool
 from .threads import ThreadChannel, on_ranks
 
 Ranks = tuple[int, ...]
@@ -296,3 +298,35 @@ def test_lone_surrogates_and_nan_arrive() -> None:
     assert decode(encode(texts, torch.arange(2), "x")) == texts
     numbers = decode(encode([float("nan"), None], torch.arange(2), "x"))
     assert numbers[0] != numbers[0] and numbers[1] is None
+
+
+# ---------------------------------------------------------------- between processes
+
+
+def moved_between_processes(world: World) -> bool:
+    """From ranks 0 and 1 to ranks 1 to 3."""
+    world.open({"a": (0, 1), "b": (1, 2, 3)})
+    batch, before, after = batch_of([2, 0, 1, 3], [3, 1, 2, 0, 4, 1]), torch.tensor([0, 1, 0, 1]), [2, 0, 0, 1]
+    source = world.channel("a") if world.rank in (0, 1) else None
+    target = world.channel("b") if world.rank in (1, 2, 3) else None
+    moved = move(
+        part_of(batch, deal_of(batch, before, source.index)) if source is not None else {},
+        {},
+        axis=AXIS,
+        source=source,
+        target=target,
+        union=world.channel("world"),
+        deal=lambda ids, lengths: torch.tensor(after),
+        known=same,
+        root=no_root,
+        what="move",
+    )
+    if target is None:
+        return moved == {}
+    for name, expected in part_of(batch, deal_of(batch, torch.tensor(after), target.index)).items():
+        assert_same(moved[name], expected)
+    return True
+
+
+def test_rows_travel_between_processes(pool: Pool) -> None:
+    assert pool.run(moved_between_processes) == [True] * 4
