@@ -21,8 +21,8 @@ def pack_state(session: Session, step: int, queues: Queues) -> tuple[dict[str, T
 
     What waits in queues is brought together on the first rank, so that a commit says nothing of where rows were.
     """
-    packer = Packer("queue")
-    waiting = pack_queues(collected_queues(session, queues), packer) if session.world.rank == 0 else {}
+    packer, whole = Packer("queue"), collected_queues(session, queues)
+    waiting = pack_queues(whole, packer) if session.world.rank == 0 else {}
     meta = {
         "plan": session.whole.meaning,
         "params": session.plan.params,
