@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor
 
 from .. import noise
 from ..errors import RunError
+from ..ranks.together import on_first
 from .layers import compile_layers, eager_layers, is_compiled, replace_norms, set_dropout
 
 if TYPE_CHECKING:
@@ -183,18 +184,39 @@ def save_role(role: Role, directory: str | Path) -> None:
     """Write a Hugging Face directory (safetensors, config, generation config, tokenizer) that loads as the same model.
 
     The directory appears whole or not at all: it is written beside its place and renamed. An older one is replaced.
+    All ranks of the role's mesh call it; the first one writes.
     """
-    target = Path(directory)
+    with role.whole():
+        if role.parallel is None:
+            _save(role, Path(directory))
+        else:
+            on_first(role.parallel.channel, f"the saving of {role.name}", lambda: _save(role, Path(directory)))
+
+
+def _save(role: Role, target: Path) -> bytes:
     target.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
     try:
         with _quiet():
-            role.module.save_pretrained(staging / "new")  # type: ignore[operator]
+            # Not the module's own state_dict(): FSDP2 would hand out shards.
+            state = {**dict(role.module.named_parameters(remove_duplicate=False)), **_kept_buffers(role.module)}
+            role.module.save_pretrained(staging / "new", state_dict=state)  # type: ignore[operator]
             if role.tokenizer is not None:
                 role.tokenizer.save_pretrained(staging / "new")
         _put_in_place(staging / "new", target, staging / "old")
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+    return b""
+
+
+def _kept_buffers(module: nn.Module) -> dict[str, Tensor]:
+    """The buffers that belong into a file."""
+    return {
+        f"{path}.{name}".removeprefix("."): buffer
+        for path, part in module.named_modules()
+        for name, buffer in part._buffers.items()
+        if buffer is not None and name not in part._non_persistent_buffers_set
+    }
 
 
 def _put_in_place(new: Path, target: Path, old: Path) -> None:

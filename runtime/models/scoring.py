@@ -74,7 +74,8 @@ def _forward(
         result = dict(zip(TOKEN_STATISTICS, _token_statistics(role, batch, wanted, chunk_tokens), strict=False))
     if any(name in want for name in HEAD_VALUES):
         result |= _head_values(role, batch, want)
-    return {name: result[name] for name in want}
+    # FSDP2 waits for the gradients of these, and would miss that of a view.
+    return {name: result[name].clone() if result[name]._is_view() else result[name] for name in want}
 
 
 def _nothing(role: Role, want: tuple[str, ...]) -> dict[str, Tensor]:
@@ -158,8 +159,7 @@ def _head_values(role: Role, batch: Batch, want: tuple[str, ...]) -> dict[str, T
         raise ModelError(f"{role.name}: {type(role.module).__name__} has no scalar head named score")
     hidden = batch.states(role)
     chosen = {"values": batch.before_tokens, "score": batch.at_end}
-    # FSDP2 can't tell when the gradient of a view arrives.
-    found = {name: head(chosen[name](hidden))[:, 0].clone() for name in want}
+    found = {name: head(chosen[name](hidden))[:, 0] for name in want}
     return {name: value.to(_at_least_float32(value.dtype)) for name, value in found.items()}
 
 

@@ -9,7 +9,7 @@ these is a collective, which is why all ranks have to make the same passes (`sco
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -113,7 +113,7 @@ class Parallel:
         for parameter in used:
             if parameter.grad is None:  # this rank had no rows
                 parameter.grad = torch.zeros_like(parameter)
-        for bucket in _buckets([p.grad for p in used if p.grad is not None], _BUCKET_ELEMENTS):
+        for bucket in buckets([p.grad for p in used if p.grad is not None], _BUCKET_ELEMENTS):
             _add(bucket, self.mesh["dp"].get_group())
 
     def add_shards(self, number: float) -> float:
@@ -142,20 +142,41 @@ def open_mesh(device: str, ranks: Sequence[int], fsdp: int, timeout: timedelta) 
     device: `cpu` or `cuda`. timeout: the deadline of its collectives.
     """
     grid = torch.tensor(list(ranks)).view(-1, fsdp)
-    own: list[dist.ProcessGroup] = []
-    for lines in (grid.t().tolist(), grid.tolist()):  # dp, then fsdp
-        groups = [(line, dist.new_group(line, timeout=timeout)) for line in lines]
-        own += [group for line, group in groups if dist.get_rank() in line]
-    if not own:
-        return None
-    return DeviceMesh.from_group(own, device, grid, mesh_dim_names=DIMS)
+    lines = [*grid.t().tolist(), *grid.tolist()]  # along dp, then along fsdp
+    own = [group for line in lines if (group := device_group(line, timeout)) is not None]
+    return DeviceMesh.from_group(own, device, grid, mesh_dim_names=DIMS) if own else None
 
 
-def twin(role: Role, name: str) -> Role:
-    """A role of the same kind that is whole on every rank, its weights not yet given; for a sharded role."""
-    bare = _bare(role, name, role.parallel.skeleton if role.parallel else None)
-    _fill(bare.module, role.device)
-    return bare
+def device_group(ranks: Sequence[int], timeout: timedelta) -> dist.ProcessGroup | None:
+    """The process group of these ranks for tensors on any device; None on other ranks. All of the world call it.
+
+    There is one for the same ranks: DTensor takes meshes of the same ranks for equal, and goes on with the first one.
+    """
+    if _groups.world is not dist.group.WORLD:
+        _groups.world, _groups.made = dist.group.WORLD, {}
+    line = tuple(ranks)
+    if line not in _groups.made:
+        made = dist.new_group(list(line), timeout=timeout)
+        _groups.made[line] = made if isinstance(made, dist.ProcessGroup) else None  # elsewhere it is a mark
+    return _groups.made[line]
+
+
+@dataclass
+class _Groups:
+    """The groups of one world, which is known by its default group."""
+
+    world: dist.ProcessGroup | None = None
+    made: dict[tuple[int, ...], dist.ProcessGroup | None] = field(default_factory=dict)
+
+
+_groups = _Groups()
+
+
+def bare_twin(role: Role, name: str) -> Role:
+    """A role like a sharded one that is whole on this rank, its weights not yet given (see `weights.whole_twin`)."""
+    twin = _bare(role, name, role.parallel.skeleton if role.parallel else None)
+    _fill(twin.module, role.device)
+    return twin
 
 
 def own_part(whole: Tensor, like: Tensor) -> Tensor:
@@ -234,7 +255,7 @@ def _set_trainable(role: Role, like: Role) -> None:
 # ---------------------------------------------------------------- gradients of replicated roles
 
 
-def _buckets(tensors: Iterable[Tensor], elements: int) -> Iterator[list[Tensor]]:
+def buckets(tensors: Iterable[Tensor], elements: int) -> Iterator[list[Tensor]]:
     """Tensors in order, together up to so many elements."""
     bucket: list[Tensor] = []
     for tensor in tensors:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,8 +10,11 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from shardflow.runtime.engines import Sampling, make_engine
+from shardflow.runtime.errors import RunError
 from shardflow.runtime.execution.optimizer import Trainer
 from shardflow.runtime.models import (
+    ModelError,
     Role,
     Sequences,
     count_passes,
@@ -20,9 +24,12 @@ from shardflow.runtime.models import (
     idle,
     load_role,
     micro_batches,
+    save_role,
     touch,
 )
-from shardflow.runtime.models.sharding import lay_out, open_mesh
+from shardflow.runtime.models.loading import local
+from shardflow.runtime.models.sharding import device_group, lay_out, open_mesh
+from shardflow.runtime.models.weights import Holding, Route, gather_weights, send_weights, whole_twin
 from shardflow.runtime.ranks import World
 
 from .pool import Pool
@@ -175,3 +182,222 @@ def checkpointed(path: str) -> Role:
 
 def test_layers_are_recomputed_in_shards(pool: Pool, tiny_dirs: dict[str, str]) -> None:
     pool.run(learns, partial(checkpointed, tiny_dirs["llama_varied"]), ("logprobs",), None, 4)
+
+
+def learns_in_bfloat16(world: World, path: str, fsdp: int) -> None:
+    alone, role = load(path, dtype=torch.bfloat16), placed(world, fsdp, load(path, dtype=torch.bfloat16))
+    ours, theirs = Trainer(role, OPTIMIZER), Trainer(alone, OPTIMIZER)
+    mine = rows_of(world.rank)
+    learn(role, mine, ("logprobs",), None, agreed(world, count_passes(mine, BUDGET)))
+    learn(alone, all_rows(world.size), ("logprobs",), None, 0)
+    assert abs(ours.step() / theirs.step() - 1) < 0.05
+    assert_close(whole_weights(role), whole_weights(alone), 0.05)
+    masters = [m for name, m in ours.tensors().items() if name.startswith("master")]
+    assert all(m.dtype == torch.float32 and isinstance(m, DTensor) == (fsdp > 1) for m in masters)
+
+
+def test_bfloat16_weights_have_masters_in_shards(pool: Pool, tiny_dirs: dict[str, str]) -> None:
+    for fsdp in (1, 2, 4):
+        pool.run(learns_in_bfloat16, tiny_dirs["llama_varied"], fsdp)
+
+
+# ---------------------------------------------------------------- passes without rows
+
+
+def takes_part(world: World, path: str) -> None:
+    role = placed(world, 2, load(path))
+    empty = Sequences([], [])
+    out = forward(role, empty, ("logprobs", "entropy"))
+    assert all(len(value) == 0 and value.requires_grad for value in out.values())
+    zero = touch(out.values())
+    assert zero.item() == 0 and zero.dtype == torch.float64
+    torch.autograd.backward(zero)
+    idle(role, ("logprobs",))
+    assert all(p.grad is not None and not local(p.grad).any() for p in role.parameters())
+    assert not len(evaluate(role, empty, ("entropy",), passes=2)["entropy"])
+
+
+def test_a_pass_without_rows_has_a_gradient_of_zeros(pool: Pool, tiny_dirs: dict[str, str]) -> None:
+    pool.run(takes_part, tiny_dirs["llama"], ranks=2)
+
+
+def test_a_touch_of_what_is_not_finite_is_a_zero() -> None:
+    x = torch.tensor([float("-inf"), float("nan"), 1.0], requires_grad=True)
+    zero = touch([x.log(), x * 2])
+    torch.autograd.backward(zero)
+    assert zero.item() == 0 and x.grad is not None
+    assert torch.equal(touch([x]), torch.zeros(()))
+    assert x.grad[2] == 0
+
+
+def test_one_process_needs_no_passes_without_rows(tiny_dirs: dict[str, str]) -> None:
+    role = load(tiny_dirs["llama"])
+    idle(role, ("logprobs",))
+    assert all(p.grad is None for p in role.parameters())
+    assert count_passes(rows_of(0), BUDGET) == len(micro_batches(rows_of(0).lengths, BUDGET)) > 1
+
+
+# ---------------------------------------------------------------- copies
+
+
+def disturbed(role: Role, seed: int) -> Role:
+    """The role with other weights, the same on all ranks."""
+    g = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in role.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=g, dtype=torch.float64))
+    return role
+
+
+def copies(world: World, path: str, fsdp: int) -> None:
+    role, alone = placed(world, fsdp, disturbed(load(path), 1)), disturbed(load(path), 1)
+    enable_checkpointing(role)
+    before = role.clone("before")
+    assert before.name == "before" and not any(
+        a is b for a, b in zip(before.parameters(), role.parameters(), strict=True)
+    )
+    other = placed(world, fsdp, disturbed(load(path), 2))
+    role.lerp_from(other, 0.75)
+    alone.lerp_from(disturbed(load(path), 2), 0.75)
+    assert_equal(whole_weights(role), whole_weights(alone))
+    assert_equal(whole_weights(before), whole_weights(disturbed(load(path), 1)))
+    before.copy_from(role)
+    assert_equal(whole_weights(before), whole_weights(alone))
+    seqs = rows_of(0)
+    assert_close(evaluate(before, seqs, ("logprobs",)), evaluate(alone, seqs, ("logprobs",)))
+    learn(before, seqs, ("logprobs",), None, 0)
+    assert all(p.grad is not None for p in before.parameters())
+
+
+def assert_equal(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
+    assert ours.keys() == theirs.keys()
+    for name, tensor in theirs.items():
+        assert ours[name].dtype == tensor.dtype and torch.equal(ours[name], tensor), name
+
+
+@LAYOUTS
+def test_a_copy_has_the_layout_and_weights_of_its_own(
+    pool: Pool, tiny_dirs: dict[str, str], ranks: int, fsdp: int
+) -> None:
+    pool.run(copies, tiny_dirs["llama_varied"], fsdp, ranks=ranks)
+
+
+def other_layout(world: World, path: str) -> str:
+    sharded, replicated = placed(world, 2, load(path)), placed(world, 1, load(path))
+    try:
+        sharded.copy_from(replicated)
+    except ModelError as error:
+        return str(error)
+    return ""
+
+
+def test_a_copy_from_another_layout_is_refused(pool: Pool, tiny_dirs: dict[str, str]) -> None:
+    told = pool.run(other_layout, tiny_dirs["llama"], ranks=2)
+    assert told == ["policy cannot copy the weights of policy: they lie on the ranks otherwise"] * 2
+
+
+def saves(world: World, path: str, out: Path, fsdp: int) -> None:
+    role = placed(world, fsdp, disturbed(load(path), 3))
+    save_role(role, out)
+    assert_equal(whole_weights(load(str(out))), whole_weights(disturbed(load(path), 3)))
+
+
+@pytest.mark.parametrize("family", ["llama_varied", "gpt2", "qwen3"])
+def test_a_saved_role_loads_in_one_process(pool: Pool, tiny_dirs: dict[str, str], tmp_path: Path, family: str) -> None:
+    for fsdp in (1, 2, 4):
+        pool.run(saves, tiny_dirs[family], tmp_path / "out", fsdp)
+
+
+def fails_to_save(world: World, path: str, out: Path) -> str:
+    try:
+        save_role(placed(world, 2, load(path)), out)
+    except (RunError, OSError) as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def test_an_error_while_saving_is_one_on_all_ranks(pool: Pool, tiny_dirs: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    first, second = pool.run(fails_to_save, tiny_dirs["llama"], tmp_path / "file" / "out", ranks=2)
+    assert first.startswith(("NotADirectoryError", "FileExistsError")) and second == f"RunError: {first}"
+
+
+# ---------------------------------------------------------------- from holding to holding
+
+
+def twins(world: World, path: str, fsdp: int) -> None:
+    role = placed(world, fsdp, disturbed(load(path), 4))
+    twin = whole_twin(role, "generating")
+    expected = whole_weights(disturbed(load(path), 4))
+    assert twin.parallel is None and not any(isinstance(p, DTensor) or p.requires_grad for p in twin.parameters())
+    assert_equal(whole_weights(twin), expected)
+    with role.whole():
+        assert_equal({name: p.detach() for name, p in role.module.named_parameters()}, expected)
+    narrow = load(path, dtype=torch.bfloat16)
+    gather_weights(role, narrow)
+    assert_equal(whole_weights(narrow), {name: p.bfloat16() for name, p in expected.items()})
+    gather_weights(disturbed(load(path), 5), role)
+    assert_equal(whole_weights(role), whole_weights(disturbed(load(path), 5)))
+    engine = make_engine(load(path))
+    with role.whole():
+        engine.load_weights(role, 1)
+    sampling = Sampling(n=2, max_new_tokens=[5], temperature=[1.0])
+    keys = torch.tensor([3, 4])
+    ours = engine.generate([[1, 2, 3]], sampling, keys)
+    engine.load_weights(disturbed(load(path), 5), 2)
+    theirs = engine.generate([[1, 2, 3]], sampling, keys)
+    assert torch.equal(ours.tokens, theirs.tokens) and torch.equal(ours.logprobs, theirs.logprobs)
+
+
+@LAYOUTS
+def test_a_twin_and_an_engine_have_the_weights_whole(
+    pool: Pool, tiny_dirs: dict[str, str], ranks: int, fsdp: int
+) -> None:
+    pool.run(twins, tiny_dirs["llama_varied"], fsdp, ranks=ranks)
+
+
+def sends(
+    world: World,
+    path: str,
+    source: tuple[tuple[int, ...], int],
+    target: tuple[tuple[int, ...], int],
+    dtype: torch.dtype,
+) -> None:
+    sides: list[Role | None] = []
+    for number, (ranks, fsdp) in enumerate((source, target)):
+        name = f"mesh {number}"
+        world.open({name: ranks})
+        mesh = open_mesh("cpu", ranks, fsdp, world.timeout)
+        sides.append(None)
+        if mesh is not None:
+            role = disturbed(load(path), 6) if number == 0 else load(path, dtype=dtype)
+            lay_out(role, mesh, world.channel(name))
+            sides[-1] = role
+    union = tuple(sorted({*source[0], *target[0]}))
+    world.open({"union": union})
+    group = device_group(union, world.timeout)
+    if group is None:
+        return
+    route = Route(Holding(*source, torch.float64), Holding(*target, dtype), world.channel("union"), group)
+    send_weights(sides[0], sides[1], route)
+    if sides[1] is not None:
+        expected = {name: p.to(dtype) for name, p in whole_weights(disturbed(load(path), 6)).items()}
+        assert_equal(whole_weights(sides[1]), expected)
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        (((0, 1), 2), ((2, 3), 2)),
+        (((0, 1), 1), ((2, 3), 2)),
+        (((2, 3), 2), ((0,), 1)),
+        (((0, 1, 2, 3), 2), ((2, 3), 1)),
+        (((1, 2), 2), ((0, 1, 2, 3), 4)),
+        (((0, 1, 2, 3), 4), ((0, 1, 2, 3), 2)),
+    ],
+)
+def test_weights_go_from_mesh_to_mesh(
+    pool: Pool, tiny_dirs: dict[str, str], source: tuple[tuple[int, ...], int], target: tuple[tuple[int, ...], int]
+) -> None:
+    pool.run(sends, tiny_dirs["llama_varied"], source, target, torch.float64)
+    pool.run(sends, tiny_dirs["qwen2"], source, target, torch.bfloat16)

@@ -1,0 +1,54 @@
+"""Work whose outcome all ranks of a channel learn: an error of one is an error on all, and nobody waits in vain."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from ..errors import RunError
+from .channel import Channel
+
+
+def on_first(channel: Channel, what: str, work: Callable[[], bytes]) -> bytes:
+    """Do it on the channel's first rank; all ranks get the result.
+
+    Raises:
+        RunError: on the other ranks, what the first one raised; there the error itself.
+    """
+    if channel.index > 0:
+        told = channel.share(b"", what)
+        if told[:1] != _GOOD:
+            raise RunError(told[1:].decode())
+        return told[1:]
+    try:
+        result = work()
+    except Exception as error:
+        channel.share(_BAD + _text(error).encode(), what)
+        raise
+    channel.share(_GOOD + result, what)
+    return result
+
+
+@contextmanager
+def on_all(channel: Channel, what: str) -> Iterator[None]:
+    """Do it on every rank, and go on when all have done it.
+
+    Raises:
+        RunError: what others raised, where this rank has no error of its own.
+    """
+    failure: Exception | None = None
+    try:
+        yield
+    except Exception as error:
+        failure = error
+    texts = channel.collect(_text(failure).encode() if failure else b"", what)
+    if failure is not None:
+        raise failure
+    told = [f"rank {r}: {text.decode()}" for r, text in zip(channel.ranks, texts, strict=True) if text]
+    if told:
+        raise RunError("; ".join(told))
+
+
+_GOOD, _BAD = b"+", b"-"
+
+
+def _text(error: Exception) -> str:
+    return str(error) if isinstance(error, RunError) else f"{type(error).__name__}: {error}"
