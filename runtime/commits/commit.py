@@ -1,7 +1,8 @@
 """One commit on disk: what it says about itself, whether it is whole, and what it gives back."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,20 +43,49 @@ class Commit:
         """The run's output directory."""
         return self.path.parent.parent
 
-    def load_tensors(self, into: Mapping[str, "Tensor"] | None = None) -> dict[str, "Tensor"]:
-        """The tensors by name: all of them on the CPU, or those named by `into`, which are filled in place.
+    def tensor_names(self) -> list[str]:
+        """The names of its tensors.
+
+        Raises:
+            CommitError: the index is damaged.
+        """
+        from .tensors import tensor_names
+
+        with self._reading():
+            return tensor_names(self.path / TENSOR_FOLDER)
+
+    def load_tensors(self, into: Mapping[str, "Tensor"] | None = None, prefix: str = "") -> dict[str, "Tensor"]:
+        """The tensors by name: on the CPU all whose names begin with `prefix`, or those of `into`, filled in place.
+
+        Of a DTensor only what belongs into its own shard is read, whatever layout the tensor was written from.
 
         Raises:
             CommitError: one of `into` isn't there or has another shape or dtype, or the files are damaged.
         """
         from .tensors import load_tensors
 
+        with self._reading():
+            return load_tensors(self.path / TENSOR_FOLDER, into, prefix)
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
         try:
-            return load_tensors(self.path / TENSOR_FOLDER, into)
+            yield
         except (KeyError, ValueError) as error:
             raise CommitError(f"{self.path}: {error.args[0]}.") from error
         except Exception as error:
             raise CommitError(f"{self.path}: the tensors can't be read ({type(error).__name__}: {error}).") from error
+
+
+def pack_commit(commit: Commit) -> bytes:
+    """A commit as bytes for another rank."""
+    return json.dumps([str(commit.path), commit.step, commit.meta, dict(commit.logs)]).encode()
+
+
+def unpack_commit(data: bytes) -> Commit:
+    """What `pack_commit` packed."""
+    path, step, meta, logs = json.loads(data)
+    return Commit(Path(path), step, meta, logs)
 
 
 def read_commit(folder: Path) -> Commit:

@@ -2,6 +2,9 @@
 
 `save` writes everything into `step-N.tmp`, brings it to the disk, and renames it to `step-N`. Whatever the moment of
 a crash, the directory has the old newest commit or the new one, and perhaps leftovers that `clean` removes.
+
+Of several ranks each writes the tensors that it holds, into files of its own; the first one does all the rest. All
+ranks call the store's methods together, and have the same directory.
 """
 
 import json
@@ -9,15 +12,19 @@ import re
 import shutil
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import RunWarning
-from .commit import FORMAT, META_FILE, TENSOR_FOLDER, Commit, CommitError, read_commit
+from ..ranks.channel import Alone, Channel
+from ..ranks.together import on_all, on_first
+from .commit import FORMAT, META_FILE, TENSOR_FOLDER, Commit, CommitError, pack_commit, read_commit, unpack_commit
 from .disk import make_folder, rename, sync_path, sync_tree
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch.distributed import ProcessGroup
 
 # A commit that is being replaced by one of the same step keeps counting, under this name, until the new one is there.
 _NAME = re.compile(r"step-(\d{6,})(\.replaced)?")
@@ -41,14 +48,20 @@ class CommitStore:
     Args:
         out: the run's output directory.
         keep: how many commits to keep, at least 1; with 2, a damaged one leaves one to fall back to.
+        channel: the ranks of the run.
+        group: their process group, for DCP; None if the channel is of all ranks.
     """
 
-    def __init__(self, out: Path, keep: int = 2) -> None:
+    def __init__(
+        self, out: Path, keep: int = 2, channel: Channel | None = None, group: "ProcessGroup | None" = None
+    ) -> None:
         if keep < 1:
             raise ValueError(f"keep is {keep}; at least one commit has to be kept")
         self.out = out
         self.folder = out / "commits"
         self.keep = keep
+        self._channel = channel or Alone()
+        self._group = group
 
     def save(
         self, step: int, tensors: Mapping[str, "Tensor"], meta: Mapping[str, Any], logs: Sequence[Log] = ()
@@ -57,32 +70,43 @@ class CommitStore:
 
         Args:
             step: the number of finished steps.
-            tensors: flat names to tensors; on return their memory is free to change.
-            meta: JSON-able values.
-            logs: files below `out`, brought to the disk before their lengths are noted.
+            tensors: flat names to tensors; on return their memory is free to change. Each rank gives what it holds: a
+                DTensor all ranks of its mesh, another tensor whoever has it, and then all of them the same.
+            meta: JSON-able values, of the first rank.
+            logs: files below `out`, brought to the disk before their lengths are noted; of the first rank.
 
         Raises:
             CommitError: it can't be written; earlier commits are as they were.
         """
+        from .tensors import save_tensors
+
         target = self.folder / f"step-{step:06d}"
-        try:
-            partial = self._write(target, step, tensors, meta, logs)
+        partial = target.with_name(target.name + _LEFTOVER)
+        on_first(self._channel, f"the commit of step {step}", lambda: self._open(partial, step))
+        with self._writing(step):
+            save_tensors(partial / TENSOR_FOLDER, tensors, self._channel.ranks, self._group)
+        content = on_first(
+            self._channel,
+            f"the commit of step {step}",
+            lambda: pack_commit(self._finish(partial, target, step, meta, logs)),
+        )
+        return unpack_commit(content)
+
+    def _open(self, partial: Path, step: int) -> bytes:
+        with self._writing(step):
+            make_folder(self.folder)
+            _remove(partial)
+            partial.mkdir()
+        return b""
+
+    def _finish(self, partial: Path, target: Path, step: int, meta: Mapping[str, Any], logs: Sequence[Log]) -> Commit:
+        with self._writing(step):
+            self._describe(partial, step, meta, logs)
             self._publish(partial, target)
-        except OSError as error:
-            raise CommitError(f"The commit of step {step} can't be written: {error}. {self._standing()}") from error
         self._prune(step)
         return read_commit(target)
 
-    def _write(
-        self, target: Path, step: int, tensors: Mapping[str, "Tensor"], meta: Mapping[str, Any], logs: Sequence[Log]
-    ) -> Path:
-        from .tensors import save_tensors
-
-        partial = target.with_name(target.name + _LEFTOVER)
-        make_folder(self.folder)
-        _remove(partial)
-        partial.mkdir()
-        save_tensors(partial / TENSOR_FOLDER, tensors)
+    def _describe(self, partial: Path, step: int, meta: Mapping[str, Any], logs: Sequence[Log]) -> None:
         content = {
             "format": FORMAT,
             "step": step,
@@ -92,7 +116,6 @@ class CommitStore:
         }
         (partial / META_FILE).write_text(json.dumps(content, indent=1), encoding="utf-8")
         sync_tree(partial)
-        return partial
 
     def _publish(self, partial: Path, target: Path) -> None:
         if target.exists():
@@ -129,15 +152,24 @@ class CommitStore:
         Raises:
             CommitError: there are commits, and all of them are damaged.
         """
+        content = on_first(self._channel, "the newest commit", self._latest)
+        return unpack_commit(content) if content else None
+
+    def _latest(self) -> bytes:
         problems: list[str] = []
         for commit in self._whole(problems):
             if problems:
                 text = f"Going back to the commit of step {commit.step}: {'; '.join(problems)}."
-                warnings.warn(text, RunWarning, stacklevel=2)
-            return commit
+                warnings.warn(text, RunWarning, stacklevel=4)
+            return pack_commit(commit)
         if problems:
             raise CommitError(f"No commit of {self.folder} is whole: {'; '.join(problems)}.")
-        return None
+        return b""
+
+    def load(self, commit: Commit, into: Mapping[str, "Tensor"]) -> None:
+        """Fill each rank's tensors from a commit (see `Commit.load_tensors`); an error on one rank is one on all."""
+        with on_all(self._channel, f"the tensors of {commit.path.name}"):
+            commit.load_tensors(into)
 
     def _whole(self, problems: list[str]) -> Iterator[Commit]:
         for folder in self._folders():
@@ -148,20 +180,34 @@ class CommitStore:
 
     def clean(self) -> None:
         """Remove what interrupted saves left behind."""
+        on_first(self._channel, "the removal of leftovers", self._clean)
+
+    def _clean(self) -> bytes:
         for leftover in sorted(self.folder.glob(f"*{_LEFTOVER}")):
             _remove(leftover)
+        return b""
 
     def clear(self) -> None:
         """Remove all commits, for a run that starts anew in the same directory."""
+        on_first(self._channel, "the removal of commits", self._clear)
+
+    def _clear(self) -> bytes:
         for folder in reversed(self._folders()):
             self._retire(folder)
-        self.clean()
+        return self._clean()
 
     def _folders(self) -> list[Path]:
         """Directories of commits, newest first, a replaced one after its successor."""
         entries = list(self.folder.iterdir()) if self.folder.is_dir() else []
         folders = sorted(path for path in entries if _NAME.fullmatch(path.name))
         return sorted(folders, key=lambda path: -_step(path))
+
+    @contextmanager
+    def _writing(self, step: int) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise CommitError(f"The commit of step {step} can't be written: {error}. {self._standing()}") from error
 
     def _standing(self) -> str:
         whole = next(self._whole([]), None)

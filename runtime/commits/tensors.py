@@ -1,5 +1,8 @@
 """Tensors of a commit, through `torch.distributed.checkpoint` (DCP).
 
+Several ranks write together: each its own shards of a DTensor, and what several have alike is written by one of them.
+They read each for itself, so that a commit can be read in any layout and by any number of ranks.
+
 DCP keeps its index in a pickle and loads it with no restriction. Here only the classes that such an index consists
 of are accepted, so that a checkpoint from elsewhere can't run code; the tensors themselves are loaded by DCP with
 `weights_only=True`.
@@ -14,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed import ProcessGroup
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorStorageMetadata
@@ -40,15 +44,26 @@ _INDEX_CLASSES: Mapping[str, frozenset[str]] = {
 }
 
 
-def save_tensors(folder: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write named tensors into a folder that has none yet, fsynced file by file."""
+def save_tensors(
+    folder: Path, tensors: Mapping[str, Tensor], ranks: tuple[int, ...] = (0,), group: ProcessGroup | None = None
+) -> None:
+    """Write named tensors into a folder that has none yet, fsynced file by file.
+
+    ranks: those that write, in the order of `group`; all of them call this. An error on one is raised on all.
+    """
     state = {name: tensor.detach() for name, tensor in tensors.items()}
-    with _one_process():
-        dcp_save(state, storage_writer=FileSystemWriter(folder, sync_files=True), no_dist=True)
+    writer = FileSystemWriter(folder, sync_files=True)
+    with _plain_errors(ranks):
+        dcp_save(state, storage_writer=writer, process_group=group, no_dist=len(ranks) == 1)
 
 
-def load_tensors(folder: Path, into: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
-    """Named tensors of a folder: all of them, or those of `into`, filled in place.
+def tensor_names(folder: Path) -> list[str]:
+    """The names of the tensors of a folder."""
+    return list(_SafeReader(folder).read_metadata().state_dict_metadata)
+
+
+def load_tensors(folder: Path, into: Mapping[str, Tensor] | None, prefix: str = "") -> dict[str, Tensor]:
+    """Named tensors of a folder: those whose names begin with `prefix`, or those of `into`, filled in place.
 
     Raises:
         KeyError, ValueError: `into` has a tensor that isn't there, or has another shape or dtype there.
@@ -56,12 +71,12 @@ def load_tensors(folder: Path, into: Mapping[str, Tensor] | None) -> dict[str, T
     reader = _SafeReader(folder)
     stored = reader.read_metadata().state_dict_metadata
     if into is None:
-        targets = {name: _empty_like(entry) for name, entry in stored.items()}
+        targets = {name: _empty_like(entry) for name, entry in stored.items() if name.startswith(prefix)}
     else:
         targets = {name: tensor.detach() for name, tensor in into.items()}
         for name, tensor in targets.items():
             _check_fits(name, tensor, stored)
-    with _one_process():
+    with _plain_errors():
         dcp_load(dict(targets), storage_reader=reader, no_dist=True)
     return targets if into is None else dict(into)
 
@@ -100,15 +115,17 @@ class _IndexUnpickler(pickle.Unpickler):
 
 
 @contextmanager
-def _one_process() -> Iterator[None]:
+def _plain_errors(ranks: tuple[int, ...] = (0,)) -> Iterator[None]:
     """Without DCP's remark that it works in a single process, which is meant, and with the error that really occurred.
 
-    DCP wraps an error into one that isn't even an `Exception`, by rank.
+    DCP wraps the errors of all ranks into one that isn't even an `Exception`.
     """
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
             yield
     except CheckpointException as wrapper:
-        error, _ = next(iter(wrapper.failures.values()))
-        raise error from None
+        index, (error, _) = next(iter(wrapper.failures.items()))
+        if len(ranks) == 1:
+            raise error from None
+        raise OSError(f"rank {ranks[index]}: {error}") from None
