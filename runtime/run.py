@@ -186,7 +186,8 @@ def _execute(
     first, queues = _resumed(session, store, commit) if commit else (0, {})
     if commit is None:
         store.clear()
-    with _telemetry(session, out, data, commit, args) as telemetry, stop_requests() as stopping:
+    world = session.world
+    with _telemetry(session, out, data, commit, args) as telemetry, stop_requests(world.rank, world.size) as stopping:
         Run(session, out, telemetry, store, args.save_every, first, queues, stopping).execute()
 
 

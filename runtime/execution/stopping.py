@@ -17,11 +17,19 @@ class Stopped(Exception):
         self.step = step
 
 
+_PATIENCE = 1.0  # seconds within which a rank ends because another has failed
+
+
+def _announce() -> None:
+    print("stopping after this step; once more stops at once", file=sys.stderr, flush=True)
+
+
 @contextmanager
-def stop_requests() -> Iterator[Callable[[], bool]]:
+def stop_requests(rank: int = 0, size: int = 1) -> Iterator[Callable[[], bool]]:
     """Whether a stop was asked for, as a function. A second request doesn't wait for the end of the step.
 
-    Only the main thread can be told; elsewhere nothing changes.
+    Only the main thread can be told; elsewhere nothing changes. Of many ranks the first says that it stops, and not at
+    once: a launcher sends the same signal when another rank has failed, and the watch then ends this one.
     """
     asked = threading.Event()
     if threading.current_thread() is not threading.main_thread():
@@ -32,7 +40,12 @@ def stop_requests() -> Iterator[Callable[[], bool]]:
         if asked.is_set():
             raise KeyboardInterrupt
         asked.set()
-        print("stopping after this step; once more stops at once", file=sys.stderr, flush=True)
+        if size == 1:
+            _announce()
+        elif rank == 0:
+            timer = threading.Timer(_PATIENCE, _announce)
+            timer.daemon = True
+            timer.start()
 
     before: dict[int, Any] = {n: signal.signal(n, ask) for n in (signal.SIGINT, signal.SIGTERM)}
     try:

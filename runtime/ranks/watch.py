@@ -34,10 +34,16 @@ _CLAIM, _FAILED = "first", "failed"
 
 @dataclass(frozen=True)
 class Failure:
-    """What ended a run: on which rank, and what was printed of it."""
+    """What ended a run: on which rank, and what was printed of it. is_stop: it was the user's wish."""
 
     rank: int
     text: str
+    is_stop: bool = False
+
+    @property
+    def status(self) -> int:
+        """The exit status of the ranks that end because of it."""
+        return 128 + signal.SIGINT if self.is_stop else 1
 
 
 class Watch:
@@ -79,34 +85,36 @@ class Watch:
     def failed(self, error: BaseException) -> NoReturn:
         """Tell of an exception, unless it is a consequence of another rank's, and end this process."""
         self._ending.acquire()  # for good: the thread's own end would cut this one short
+        own = Failure(self._world.rank, _told(error), isinstance(error, KeyboardInterrupt))
+        cause = None
         try:
-            self._tell(error, _told(error))
+            cause = self._cause(own, isinstance(error, PeerError))
+            if cause is None:
+                _say(self._headed(own))
+                _publish(self._main_store, own)
+            elif cause.text != own.text:  # all ranks may have met the same: once is enough
+                _say(self._because(cause))
         except RuntimeError:  # of the store's client
-            _say(self._alone() if isinstance(error, PeerError) else self._own(_told(error)))
+            _say(self._deserted() if isinstance(error, PeerError) else self._headed(own))
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):
                 stream.flush()
-        self._exit(128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1)
+        self._exit((cause or own).status)
 
-    def _tell(self, error: BaseException, text: str) -> None:
-        """Say what happened, or what it is a consequence of; all ranks may have met the same: once is enough."""
-        cause = _published(self._main_store, _CAUSE) if isinstance(error, PeerError) else None
-        if cause is None and not _claimed(self._main_store, self._world.rank):
-            cause = _published(self._main_store, _CAUSE)
-        if cause is None:
-            _say(self._own(text))
-            _publish(self._main_store, Failure(self._world.rank, text))
-        elif cause.text != text:
-            _say(self._because(cause))
+    def _cause(self, own: Failure, is_consequence: bool) -> Failure | None:
+        """Another rank's failure, which came first; None if this rank has to speak."""
+        if is_consequence and (cause := _published(self._main_store, _CAUSE)) is not None:
+            return cause
+        return None if _claimed(self._main_store, own.rank) else _published(self._main_store, _CAUSE)
 
-    def _own(self, text: str) -> str:
-        return f"error: rank {self._world.rank} failed at {self._world.place}:\n{text}"
+    def _headed(self, own: Failure) -> str:
+        return own.text if own.is_stop else f"error: rank {own.rank} failed at {self._world.place}:\n{own.text}"
 
-    def _alone(self) -> str:
+    def _deserted(self) -> str:
         return f"rank {self._world.rank}: stopped, because the run's store is gone with its host"
 
     def _because(self, cause: Failure) -> str:
-        return f"rank {self._world.rank}: stopped, because rank {cause.rank} failed"
+        return "" if cause.is_stop else f"rank {self._world.rank}: stopped, because rank {cause.rank} failed"
 
     # ------------------------------------------------------------ the thread
 
@@ -117,13 +125,13 @@ class Watch:
             except RuntimeError:  # of the store's client
                 if self._is_leaving:
                     return
-                self._finish(self._alone())
+                self._finish(self._deserted())
 
     def _look(self) -> None:
         self._ticks += 1
         self._publish_place()
         if (failure := _look_up(self._store)) is not None:
-            self._finish(self._because(failure))
+            self._finish(self._because(failure), failure.status)
         if self._ticks % 2 == 0:
             self._look_for_dead()
         if self._ticks % _TICKS_PER_BEAT == 0 and (silent := self._beats.silent(self._store)):
@@ -154,14 +162,13 @@ class Watch:
         cause = None if is_first else _published(self._store, _CAUSE)
         self._finish(self._because(cause) if cause else "")
 
-    def _finish(self, last: str) -> None:
+    def _finish(self, last: str, status: int = 1) -> None:
         """End this process with a last word, unless its main thread is about to."""
         if not self._ending.acquire(blocking=False):
             self._stop.set()
             return
-        if last:
-            _say(last)
-        self._exit(1)
+        _say(last)
+        self._exit(status)
 
     def _exit(self, status: int) -> NoReturn:
         """End at once: destructors of process groups may wait for ranks that are gone."""
@@ -266,6 +273,8 @@ def _is_alive(pid: int) -> bool:
 
 def _told(error: BaseException) -> str:
     """A RunError's text is the whole message; of anything else the traceback is needed."""
+    if isinstance(error, KeyboardInterrupt):
+        return "stopped; `--resume` goes on from the last commit"
     if isinstance(error, RunError):
         return str(error)
     return "".join(traceback.format_exception(error)).rstrip()
@@ -273,7 +282,7 @@ def _told(error: BaseException) -> str:
 
 def _say(text: str) -> None:
     """To stderr, past its buffer and lock: the main thread may hold them while it hangs."""
-    data = f"{text}\n".encode()
+    data = f"{text}\n".encode() if text else b""
     with suppress(OSError):
         while data:
             data = data[os.write(2, data) :]

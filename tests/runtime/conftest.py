@@ -70,11 +70,12 @@ def workshop(model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     shop = Workshop(tmp_path)
     report = Run._report
 
-    def spy(run: Run, step: Any, values: Any, seconds: float) -> None:
+    def spy(run: Run, step: Any, values: Any, seconds: float) -> bool:
         shop.values.append(values)
-        report(run, step, values, seconds)
+        is_stopping = report(run, step, values, seconds)
         if step.number == shop.interrupt_at:
             raise Interrupted
+        return is_stopping
 
     monkeypatch.setattr(Run, "_report", spy)
     return shop

@@ -68,7 +68,7 @@ world.channel("world").add(torch.ones(1), "sum")
 KILLED = """
 import os, torch, pathlib
 from shardflow.runtime.execution.stopping import stop_requests
-with stop_requests():
+with stop_requests(world.rank, world.size):
     pathlib.Path(FOLDER, str(world.rank)).write_text(str(os.getpid()))
     while True:
         world.channel("world").add(torch.ones(1), "sum")
@@ -92,7 +92,7 @@ def test_a_signal_lets_the_step_end(tmp_path: Path, number: signal.Signals) -> N
     plan = f"""
 import pathlib, time
 from shardflow.runtime.execution.stopping import Stopped, stop_requests
-with stop_requests() as stopping:
+with stop_requests(world.rank, world.size) as stopping:
     pathlib.Path({str(tmp_path)!r}, str(world.rank)).write_text("here")
     while not stopping():
         time.sleep(0.05)

@@ -84,3 +84,9 @@ def test_a_run_that_stops_early_says_so_once(tmp_path: Path) -> None:
     ended = standin.run(tmp_path, plan)
     assert [e.status for e in ended] == [130] * 3
     assert said(ended) == "stopped after 4 steps; `--resume` goes on from there\n"
+
+
+def test_a_second_request_ends_all_at_once(tmp_path: Path) -> None:
+    ended, seconds = hang(tmp_path, "raise KeyboardInterrupt")
+    assert [e.status for e in ended] == [130] * 3 and seconds < 10
+    assert said(ended) == "stopped; `--resume` goes on from the last commit\n"
