@@ -19,7 +19,7 @@ def set_threads(requested: int | None) -> int:
     """Set the threads of torch, OpenMP and MKL in this process and its children; call it before the first kernel.
 
     Args:
-        requested: how many; None takes OMP_NUM_THREADS, or else the physical cores there are, at most 8.
+        requested: how many; None takes OMP_NUM_THREADS, or else this rank's share of the physical cores, at most 8.
 
     Returns:
         The number set.
@@ -29,7 +29,7 @@ def set_threads(requested: int | None) -> int:
     """
     import torch
 
-    count = (_from_environment() or min(usable_cores(), MOST_THREADS)) if requested is None else requested
+    count = (_from_environment() or _share()) if requested is None else requested
     if count < 1:
         raise ValueError(f"{count} threads were asked for; at least 1 is needed")
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -49,7 +49,14 @@ def default_threads(parameters: int) -> int:
     """
     if (from_environment := _from_environment()) is not None:
         return from_environment
-    return 1 if parameters < SMALL_MODEL_PARAMETERS else min(usable_cores(), MOST_THREADS)
+    return 1 if parameters < SMALL_MODEL_PARAMETERS else _share()
+
+
+def _share() -> int:
+    """The cores of a rank, where several share the node: more threads than cores wait for each other by spinning."""
+    here = os.environ.get("LOCAL_WORLD_SIZE", "")
+    ranks = int(here) if here.isdigit() and int(here) > 0 else 1
+    return max(1, min(usable_cores() // ranks, MOST_THREADS))
 
 
 def _from_environment() -> int | None:

@@ -349,6 +349,8 @@ def test_threads_are_chosen_on_purpose(restored_threads: None, monkeypatch: pyte
     monkeypatch.setattr(threads, "usable_cores", lambda: 12)
     assert threads.default_threads(1_000_000) == 1
     assert threads.default_threads(500_000_000) == 8
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")  # torchrun's: ranks of a node share its cores
+    assert threads.default_threads(500_000_000) == 3
     assert threads.set_threads(1) == 1 == torch.get_num_threads()
     assert os.environ["OMP_NUM_THREADS"] == os.environ["MKL_NUM_THREADS"] == "1"
     assert os.environ["TOKENIZERS_PARALLELISM"] == "false"

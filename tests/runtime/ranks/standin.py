@@ -52,9 +52,9 @@ def start(command: Sequence[str], rank: int, size: int, port: int, local: int | 
     return subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True)
 
 
-def finish(processes: "Sequence[subprocess.Popen[str]]") -> list[Ended]:
+def finish(processes: "Sequence[subprocess.Popen[str]]", limit: float = _LIMIT) -> list[Ended]:
     """Wait for the end of all; none is left behind."""
-    deadline, ended = time.monotonic() + _LIMIT, []
+    deadline, ended = time.monotonic() + limit, []
     try:
         for process in processes:
             out, err = process.communicate(timeout=max(0.1, deadline - time.monotonic()))

@@ -11,6 +11,7 @@ import pytest
 
 from shardflow.runtime import cli
 
+from ..workshop import Result, Workshop
 from . import standin
 
 LAUNCH = """
@@ -117,6 +118,73 @@ def _content(path: Path) -> str:
         assert time.monotonic() < deadline
         time.sleep(0.05)
     return path.read_text()
+
+
+# ---------------------------------------------------------------- real runs
+
+FLOW = """
+import rewards
+flow f():
+    model policy = causal_lm("p")
+    d = read("d.jsonl", batch=4 prompts)
+    rollout = policy.generate(d, n=2, max_new_tokens=3)
+    reward = rewards.told(rollout.text)
+    update policy(adamw(lr=1e-3)):
+        minimize -mean(policy.logprobs(rollout) * (reward - mean(reward)))
+"""
+TOLD = """
+import os
+def told(text: str) -> float:
+    return len(text) / 8
+"""
+RAISES = (
+    TOLD
+    + """
+def told(text: str) -> float:
+    return 1 / (1 - int(os.environ["RANK"]))
+"""
+)
+
+
+def run(shop: Workshop, command: list[str], reward: str = TOLD, flow: str = FLOW) -> standin.Ended:
+    """Run a flow by a command line, in the folder where its models are."""
+    (shop.folder / "rewards.py").write_text(reward)
+    (shop.folder / "f.flow").write_text(flow)
+    pipe, env = subprocess.PIPE, {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, cwd=shop.folder, stdout=pipe, stderr=pipe, text=True, env=env)
+    return standin.finish([process], 150)[0]
+
+
+FLOWRUN = [sys.executable, "-m", "shardflow.runtime.cli", "f.flow", "--target", "multi", "--nproc", "2"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+ONE_STEP = ["--steps", "1", "--out", "out", "--no-tensorboard"]
+
+
+def test_flowrun_runs_a_flow_on_many_ranks(workshop: Workshop) -> None:
+    ended = run(workshop, [*FLOWRUN, *ONE_STEP])
+    assert (ended.status, ended.err) == (0, "")
+    assert ended.out.count("Finished 1 step") == 1
+    assert len(Result(workshop.folder / "out").metrics) == 1
+
+
+def test_torchrun_runs_a_flow_which_rank_0_compiles(workshop: Workshop) -> None:
+    ended = run(workshop, [*TORCHRUN, "-m", "shardflow.runtime", "f.flow", *ONE_STEP])
+    assert ended.status == 0, ended.err
+    assert ended.out.count("Finished 1 step") == 1
+
+
+def test_a_reward_that_raises_on_one_rank_is_told_as_in_one_process(workshop: Workshop) -> None:
+    ended = run(workshop, [*FLOWRUN, *ONE_STEP], RAISES)
+    assert ended.status == 1
+    assert ended.err.startswith("error: rank 1 failed at step 0")
+    assert "reward: rewards.told raised ZeroDivisionError" in ended.err
+    assert "    rewards.py:7, in told" in ended.err
+    assert ended.err.endswith("flowrun: the run has failed\n")
+
+
+def test_a_flow_that_is_refused_starts_nothing(workshop: Workshop) -> None:
+    ended = run(workshop, [*FLOWRUN, *ONE_STEP], flow=FLOW.replace("reward - mean", "rewerd - mean"))
+    assert ended.status == 2 and "rewerd" in ended.err and "flowrun:" not in ended.err
 
 
 # ---------------------------------------------------------------- options
