@@ -83,7 +83,7 @@ def _join(args: argparse.Namespace) -> "World | None":
     try:
         (rank,) = environment(("RANK",))
         store = connect(rank, join)
-        return World.join(store=store, timeout=wait, join_timeout=join)
+        return World.join(store=store, timeout=wait, join_timeout=join, check_order=args.check_order)
     except RunError as error:
         if is_speaker if store is None else claim(store, rank):
             print(f"error: {error}", file=sys.stderr)

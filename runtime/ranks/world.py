@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 
 from .channel import Alone, Channel, GlooChannel
+from .order import Ordered
 from .rollcall import Presence, call_roll, connect, environment
 
 TIMEOUT = timedelta(seconds=600)
@@ -27,6 +28,7 @@ class World:
         store: the ranks' common store; None in a world of one.
         timeout: the deadline of every wait.
         peers: the machine and the process of each rank.
+        check_order: whether ranks compare what they are about to do whenever they communicate.
         place: what this rank is doing ("step 3, `reward`"); the watch tells it to the others once it has changed.
     """
 
@@ -36,6 +38,7 @@ class World:
     store: Store | None = None
     timeout: timedelta = TIMEOUT
     peers: Sequence[Presence] = ()
+    check_order: bool = False
     place: str = "the start"
     _channels: dict[str, Channel] = field(default_factory=dict)
     _groups: dict[tuple[int, ...], dist.ProcessGroup | None] = field(default_factory=dict)
@@ -49,6 +52,7 @@ class World:
         store: Store | None = None,
         timeout: timedelta = TIMEOUT,
         join_timeout: timedelta = JOIN_TIMEOUT,
+        check_order: bool = False,
     ) -> "World":
         """Find the other ranks and initialise torch.distributed. After `close`, another world can be joined.
 
@@ -58,6 +62,7 @@ class World:
             store: a store common to these ranks alone; None connects to the one that torchrun's environment names.
             timeout: the deadline of every wait from now on.
             join_timeout: how long to wait for the others to be there.
+            check_order: compare what the ranks are about to do whenever they communicate.
 
         Raises:
             RunError: the environment says nothing of ranks, the store isn't where it says, or ranks are missing.
@@ -72,7 +77,7 @@ class World:
         dist.init_process_group(
             _backends(on_node), store=PrefixStore("torch", store), rank=rank, world_size=size, timeout=timeout
         )
-        world = cls(rank, size, local, store, timeout, peers)
+        world = cls(rank, size, local, store, timeout, peers, check_order)
         world.open({"world": range(size)})
         return world
 
@@ -120,7 +125,8 @@ class World:
         group = self._groups.get(ranks)
         if group is None:
             return Alone(name, self.rank)
-        return GlooChannel(name, ranks, self.rank, group, self.timeout, self.where)
+        channel = GlooChannel(name, ranks, self.rank, group, self.timeout, self.where)
+        return Ordered(channel) if self.check_order else channel
 
 
 def place_key(rank: int) -> str:

@@ -6,7 +6,9 @@ from datetime import timedelta
 import pytest
 import torch
 
+from shardflow.runtime.errors import RunError
 from shardflow.runtime.ranks import Alone, Channel, PeerError, World
+from shardflow.runtime.ranks.order import Ordered
 
 from .pool import Pool, PoolError
 
@@ -154,6 +156,46 @@ def lost(world: World) -> str:
 def test_a_rank_that_is_gone_ends_the_wait_for_it_at_once(pool: Pool) -> None:
     said = pool.run(lost, ranks=2)[0]
     assert said.startswith("step 3: move `reward`: rank 0 lost the connection to rank 1 (")
+
+
+# ---------------------------------------------------------------- the order of calls
+
+
+def disordered(world: World, case: str) -> str:
+    channel = Ordered(world.channel("world"))
+    channel.barrier("step 0: `a`")
+    with pytest.raises(RunError) as caught:
+        if case == "sizes":
+            sent = torch.zeros(3 + world.rank, dtype=torch.uint8)
+            channel.exchange({1 - world.rank: sent}, {1 - world.rank: 3}, "step 0: move `b`")
+        elif world.rank == 0:
+            channel.gather(torch.zeros(2), "step 0: `b`")
+        else:
+            channel.add(torch.zeros(2), "step 0: `c`")
+    return str(caught.value)
+
+
+def test_ranks_that_do_different_things_are_told_apart(pool: Pool) -> None:
+    said = pool.run(disordered, "calls", ranks=2)
+    first = "rank 0 is at call 2 (step 0: `b`: gather of [2] torch.float32)"
+    second = "rank 1 is at call 2 (step 0: `c`: sum of [2] torch.float32)"
+    assert said == [f"the ranks of `world` don't do the same: {first}; {second}"] * 2
+
+
+def test_a_message_of_another_size_than_is_expected_is_told_before_it_is_sent(pool: Pool) -> None:
+    said = pool.run(disordered, "sizes", ranks=2)
+    assert said == ["step 0: move `b`: rank 1 sends 4 bytes to rank 0, which expects 3"] * 2
+
+
+def ordered(world: World) -> dict[int, list[int]]:
+    channel = Ordered(world.channel("world"))
+    assert channel.share(b"x", "state") == b"x" and channel.collect(b"y", "texts") == [b"y"] * world.size
+    sent = {i: torch.full((world.rank,), i, dtype=torch.uint8) for i in range(world.size)}
+    return {i: x.tolist() for i, x in channel.exchange(sent, dict(enumerate(range(world.size))), "rows").items()}
+
+
+def test_ranks_that_do_the_same_get_the_same_with_the_check(pool: Pool) -> None:
+    assert pool.run(ordered) == [{i: [r] * i for i in range(4)} for r in range(4)]
 
 
 # ---------------------------------------------------------------- the pool itself
