@@ -11,7 +11,7 @@ import json
 import re
 import shutil
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -82,15 +82,14 @@ class CommitStore:
 
         target = self.folder / f"step-{step:06d}"
         partial = target.with_name(target.name + _LEFTOVER)
-        on_first(self._channel, f"the commit of step {step}", lambda: self._open(partial, step))
+        what = f"the commit of step {step}"
+        self._on_first(what, lambda: self._open(partial, step))
         with self._writing(step):
-            save_tensors(partial / TENSOR_FOLDER, tensors, self._channel.ranks, self._group)
-        content = on_first(
-            self._channel,
-            f"the commit of step {step}",
-            lambda: pack_commit(self._finish(partial, target, step, meta, logs)),
-        )
-        return unpack_commit(content)
+            save_tensors(partial / TENSOR_FOLDER, tensors, what, self._channel.ranks, self._group)
+        return unpack_commit(self._on_first(what, lambda: self._finish(partial, target, step, meta, logs)))
+
+    def _on_first(self, what: str, work: Callable[[], bytes]) -> bytes:
+        return on_first(self._channel, what, work, CommitError)
 
     def _open(self, partial: Path, step: int) -> bytes:
         with self._writing(step):
@@ -99,12 +98,12 @@ class CommitStore:
             partial.mkdir()
         return b""
 
-    def _finish(self, partial: Path, target: Path, step: int, meta: Mapping[str, Any], logs: Sequence[Log]) -> Commit:
+    def _finish(self, partial: Path, target: Path, step: int, meta: Mapping[str, Any], logs: Sequence[Log]) -> bytes:
         with self._writing(step):
             self._describe(partial, step, meta, logs)
             self._publish(partial, target)
         self._prune(step)
-        return read_commit(target)
+        return pack_commit(read_commit(target))
 
     def _describe(self, partial: Path, step: int, meta: Mapping[str, Any], logs: Sequence[Log]) -> None:
         content = {
@@ -152,7 +151,7 @@ class CommitStore:
         Raises:
             CommitError: there are commits, and all of them are damaged.
         """
-        content = on_first(self._channel, "the newest commit", self._latest)
+        content = self._on_first("the newest commit", self._latest)
         return unpack_commit(content) if content else None
 
     def _latest(self) -> bytes:
@@ -160,7 +159,7 @@ class CommitStore:
         for commit in self._whole(problems):
             if problems:
                 text = f"Going back to the commit of step {commit.step}: {'; '.join(problems)}."
-                warnings.warn(text, RunWarning, stacklevel=4)
+                warnings.warn(text, RunWarning, stacklevel=5)
             return pack_commit(commit)
         if problems:
             raise CommitError(f"No commit of {self.folder} is whole: {'; '.join(problems)}.")
@@ -168,7 +167,7 @@ class CommitStore:
 
     def load(self, commit: Commit, into: Mapping[str, "Tensor"]) -> None:
         """Fill each rank's tensors from a commit (see `Commit.load_tensors`); an error on one rank is one on all."""
-        with on_all(self._channel, f"the tensors of {commit.path.name}"):
+        with on_all(self._channel, f"the tensors of {commit.path.name}", CommitError):
             commit.load_tensors(into)
 
     def _whole(self, problems: list[str]) -> Iterator[Commit]:
@@ -180,7 +179,7 @@ class CommitStore:
 
     def clean(self) -> None:
         """Remove what interrupted saves left behind."""
-        on_first(self._channel, "the removal of leftovers", self._clean)
+        self._on_first("the removal of leftovers", self._clean)
 
     def _clean(self) -> bytes:
         for leftover in sorted(self.folder.glob(f"*{_LEFTOVER}")):
@@ -189,7 +188,7 @@ class CommitStore:
 
     def clear(self) -> None:
         """Remove all commits, for a run that starts anew in the same directory."""
-        on_first(self._channel, "the removal of commits", self._clear)
+        self._on_first("the removal of commits", self._clear)
 
     def _clear(self) -> bytes:
         for folder in reversed(self._folders()):

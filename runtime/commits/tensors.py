@@ -10,7 +10,7 @@ of are accepted, so that a checkpoint from elsewhere can't run code; the tensors
 
 import pickle
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,8 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystem
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
+
+from ..ranks.channel import PeerError
 
 _INDEX_FILE = ".metadata"
 _INDEX_CLASSES: Mapping[str, frozenset[str]] = {
@@ -45,15 +47,24 @@ _INDEX_CLASSES: Mapping[str, frozenset[str]] = {
 
 
 def save_tensors(
-    folder: Path, tensors: Mapping[str, Tensor], ranks: tuple[int, ...] = (0,), group: ProcessGroup | None = None
+    folder: Path, tensors: Mapping[str, Tensor], what: str, ranks: Sequence[int], group: ProcessGroup | None
 ) -> None:
     """Write named tensors into a folder that has none yet, fsynced file by file.
 
-    ranks: those that write, in the order of `group`; all of them call this. An error on one is raised on all.
+    Args:
+        folder: where to; all ranks have it.
+        tensors: what this rank has.
+        what: what it is for, for errors.
+        ranks: those that write, in the order of `group`; all of them call this.
+        group: the process group by which DCP makes its plan; None for that of all ranks.
+
+    Raises:
+        PeerError: another rank is gone, or late.
+        OSError: on all ranks, if one of them can't write. In a single process, any error.
     """
     state = {name: tensor.detach() for name, tensor in tensors.items()}
     writer = FileSystemWriter(folder, sync_files=True)
-    with _plain_errors(ranks):
+    with _plain_errors(), _shared_errors(what, ranks):
         dcp_save(state, storage_writer=writer, process_group=group, no_dist=len(ranks) == 1)
 
 
@@ -115,7 +126,7 @@ class _IndexUnpickler(pickle.Unpickler):
 
 
 @contextmanager
-def _plain_errors(ranks: tuple[int, ...] = (0,)) -> Iterator[None]:
+def _plain_errors() -> Iterator[None]:
     """Without DCP's remark that it works in a single process, which is meant, and with the error that really occurred.
 
     DCP wraps the errors of all ranks into one that isn't even an `Exception`.
@@ -125,7 +136,21 @@ def _plain_errors(ranks: tuple[int, ...] = (0,)) -> Iterator[None]:
             warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
             yield
     except CheckpointException as wrapper:
-        index, (error, _) = next(iter(wrapper.failures.items()))
+        error, _ = next(iter(wrapper.failures.values()))
+        raise error from None
+
+
+@contextmanager
+def _shared_errors(what: str, ranks: Sequence[int]) -> Iterator[None]:
+    """Among several ranks, errors that say which one they are from."""
+    try:
+        yield
+    except CheckpointException as wrapper:
         if len(ranks) == 1:
-            raise error from None
+            raise
+        index, (error, _) = min(wrapper.failures.items(), key=lambda failure: failure[0])
         raise OSError(f"rank {ranks[index]}: {error}") from None
+    except RuntimeError as error:  # of gloo: DCP wraps those that occur in a rank's own work
+        if len(ranks) == 1:
+            raise
+        raise PeerError(f"{what}: another rank is gone or late ({str(error).splitlines()[0]})") from error

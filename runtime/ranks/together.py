@@ -7,16 +7,16 @@ from ..errors import RunError
 from .channel import Channel
 
 
-def on_first(channel: Channel, what: str, work: Callable[[], bytes]) -> bytes:
+def on_first(channel: Channel, what: str, work: Callable[[], bytes], kind: type[RunError] = RunError) -> bytes:
     """Do it on the channel's first rank; all ranks get the result.
 
     Raises:
-        RunError: on the other ranks, what the first one raised; there the error itself.
+        kind: on the other ranks, saying what the first one raised; there the error itself.
     """
     if channel.index > 0:
         told = channel.share(b"", what)
         if told[:1] != _GOOD:
-            raise RunError(told[1:].decode())
+            raise kind(told[1:].decode())
         return told[1:]
     try:
         result = work()
@@ -28,11 +28,11 @@ def on_first(channel: Channel, what: str, work: Callable[[], bytes]) -> bytes:
 
 
 @contextmanager
-def on_all(channel: Channel, what: str) -> Iterator[None]:
+def on_all(channel: Channel, what: str, kind: type[RunError] = RunError) -> Iterator[None]:
     """Do it on every rank, and go on when all have done it.
 
     Raises:
-        RunError: what others raised, where this rank has no error of its own.
+        kind: saying what others raised, where this rank has no error of its own.
     """
     failure: Exception | None = None
     try:
@@ -44,7 +44,7 @@ def on_all(channel: Channel, what: str) -> Iterator[None]:
         raise failure
     told = [f"rank {r}: {text.decode()}" for r, text in zip(channel.ranks, texts, strict=True) if text]
     if told:
-        raise RunError("; ".join(told))
+        raise kind("; ".join(told))
 
 
 _GOOD, _BAD = b"+", b"-"
