@@ -16,6 +16,7 @@ from torch import Tensor
 from ..errors import RunError
 
 _FEW = 8  # ranks that a message lists one by one
+_OF_GLOO = ("/gloo/transport/", "Application timeout caused pair closure")
 
 
 class PeerError(RunError):
@@ -212,6 +213,17 @@ class GlooChannel(Channel):
             own = self._where(self._own)
             places = {rank: place for rank, place in places.items() if place != own}
         return [f"rank {rank} is at {place}" for rank, place in list(places.items())[:_FEW]]
+
+
+def as_peer_error(error: BaseException, rank: int) -> BaseException:
+    """A PeerError for what torch raises where a collective of a model lost a rank; other errors as they are."""
+    text = str(error)
+    by_gloo = isinstance(error, RuntimeError) and any(mark in text for mark in _OF_GLOO)
+    if not by_gloo and not isinstance(error, dist.DistError):
+        return error
+    late = "timed out" in text.lower()
+    head = "waited in vain for other ranks" if late else "lost the connection to other ranks"
+    return PeerError(f"rank {rank} {head} ({_first_line(text)})")
 
 
 def as_bytes(data: bytes) -> Tensor:

@@ -20,7 +20,7 @@ from typing import NoReturn
 from torch._C._distributed_c10d import Store
 
 from ..errors import RunError
-from .channel import PeerError, ranks_text
+from .channel import PeerError, as_peer_error, ranks_text
 from .world import World, place_key
 
 _TICK = 0.25  # seconds between two looks
@@ -85,6 +85,7 @@ class Watch:
     def failed(self, error: BaseException) -> NoReturn:
         """Tell of an exception, unless it is a consequence of another rank's, and end this process."""
         self._ending.acquire()  # for good: the thread's own end would cut this one short
+        error = as_peer_error(error, self._world.rank)
         own = Failure(self._world.rank, _told(error), isinstance(error, KeyboardInterrupt))
         cause = None
         try:

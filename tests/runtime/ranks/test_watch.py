@@ -54,6 +54,14 @@ def test_a_rank_that_is_killed_is_missed(tmp_path: Path) -> None:
     assert "stopped, because rank 1 failed" in said(ended)
 
 
+def test_a_collective_of_torch_that_loses_a_rank_is_no_cause(tmp_path: Path) -> None:
+    own = "import torch.distributed as dist\nx = torch.ones(10)\nwhile True:\n    dist.all_reduce(x)"
+    plan = HANG.partition("while True:")[0].replace("FOLDER", repr(str(tmp_path))) + own
+    ended = standin.run(tmp_path, plan.replace("FAIL", "os.kill(os.getpid(), signal.SIGKILL)"))
+    assert [e.status for e in ended] == [1, -9, 1]
+    assert said(ended).count("error: ") == said(ended).count("error: rank 1 (process ") == 1
+
+
 def test_a_rank_that_does_not_come_is_waited_for_until_the_deadline(tmp_path: Path) -> None:
     plan = HANG.replace("FOLDER", repr(str(tmp_path))).replace("FAIL", "world.place = 'step 2'; time.sleep(50)")
     ended = standin.run(tmp_path, plan, options=["--timeout", "3"])
@@ -69,20 +77,20 @@ from shardflow.runtime.errors import RunError
 world.channel("world").barrier("start")
 raise RunError("nothing says when this run ends")
 """
-    ended = standin.run(tmp_path, plan)
-    assert [e.status for e in ended] == [1, 1, 1]
+    ended = standin.run(tmp_path, plan, 2)
+    assert [e.status for e in ended] == [1, 1]
     assert said(ended).count("nothing says when this run ends") == 1
 
 
 def test_ranks_that_end_at_different_times_are_not_missed(tmp_path: Path) -> None:
-    ended = standin.run(tmp_path, "import time; time.sleep(world.rank); print('done')")
-    assert [(e.status, e.out, e.err) for e in ended] == [(0, "done\n", "")] * 3
+    ended = standin.run(tmp_path, "import time; time.sleep(world.rank); print('done')", 2)
+    assert [(e.status, e.out, e.err) for e in ended] == [(0, "done\n", "")] * 2
 
 
 def test_a_run_that_stops_early_says_so_once(tmp_path: Path) -> None:
     plan = "from shardflow.runtime.execution.stopping import Stopped; raise Stopped(4)"
-    ended = standin.run(tmp_path, plan)
-    assert [e.status for e in ended] == [130] * 3
+    ended = standin.run(tmp_path, plan, 2)
+    assert [e.status for e in ended] == [130] * 2
     assert said(ended) == "stopped after 4 steps; `--resume` goes on from there\n"
 
 
