@@ -65,7 +65,8 @@ def _minibatches(i: Instruction, axis: str, env: Env, rows: int) -> list[Tensor]
 
 def _gather(i: Instruction, env: Env) -> None:
     values = {copy: env[v.ref] for copy, v in i.args.items() if isinstance(v, Name)}
-    env.values.update(gather(values, env.session.channel(i.mesh), env.told(i)))
+    channel = env.session.channel(i.mesh)
+    env.values.update(gather(values, channel, env.told(i), lambda frame: known_frame(env, frame)))
 
 
 def _own(i: Instruction, env: Env) -> Value | Record:

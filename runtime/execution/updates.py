@@ -328,7 +328,7 @@ def _gathered(batch: _Batch, leaves: bool) -> dict[str, Value]:
         for phase in x.phases:
             frame = x.frame(phase.op)
             whole = torch.zeros(frame.size, dtype=batch.number)
-            for part, rows in batch.outputs[phase.out]:
+            for part, rows in batch.outputs.get(phase.out, ()):  # a rank may have no rows at all
                 whole[rows] = part
             out[phase.out] = Value(whole.requires_grad_(leaves), frame)
     return out

@@ -11,8 +11,11 @@ from .moves import EVERY, Fields, between, union
 from .scope import LAZY, Move, Region, Route, Scope, is_record, is_sequences
 from .sites import EVEN, LENGTH, PARTIAL, SCALAR, WHOLE, Axes, Site, read_in, references, renamed
 
-READ_BY_MODELS = ("tokens", "text")
-"""The fields of sequences that a model may read: `score` re-tokenises the text where the tokenizers differ."""
+
+def _read_by(op: str, sequences: p.Instruction) -> tuple[str, ...]:
+    """The fields of sequences that a phase may read: `score` re-tokenises a text where the tokenizers differ."""
+    return ("tokens", "text") if op == "score" and sequences.type.startswith("rollout[") else ("tokens",)
+
 
 SEES_ALL = frozenset({"batch", "ragged"})
 """Arguments of Python operators that hold all rows in scope."""
@@ -28,6 +31,7 @@ class Layer:
         self._readers = _readers(plan)
         self._regions: dict[str, Scope] = {}
         self._whole_records: set[tuple[str, Site]] = set()
+        self._common: set[str] = set()
         self._handlers: Mapping[str, Callable[[p.Instruction, Scope], None]] = {
             **dict.fromkeys(LAZY, self._lazy),
             **dict.fromkeys(("state", "step"), self._everywhere),
@@ -136,15 +140,17 @@ class Layer:
                 return found
         return self._shared(scope, name, mesh)
 
-    def _shared(self, scope: Scope, name: str, mesh: str) -> str:
-        """A scalar of another mesh, from the first rank there."""
+    def _shared(self, scope: Scope, name: str, mesh: str, out: str = "") -> str:
+        """A scalar of another mesh, from the first rank there. out: the name of a copy that all have to agree on."""
         i, here = scope.find(name), scope.sites(name)[0]
         site = Site(mesh, SCALAR)
         source = scope.copy(name, here)
         assert source is not None
-        out = self._named(scope, name, site)
+        out = out or self._named(scope, name, site)
+        scope.used.add(out)
         share = p.Instruction("share", out, i.type, {"x": p.Value(source)}, {"source": here.mesh})
-        self._bind(scope, i, site, self._emit(scope, share, site, out, groups=(union(here.mesh, mesh),)))
+        self._emit(scope, share, site, out, groups=(union(here.mesh, mesh),))
+        self._bind(scope, i, site, out)
         return out
 
     # ------------------------------------------------------------ moves
@@ -296,6 +302,8 @@ class Layer:
         """Made where it is wanted."""
 
     def _everywhere(self, i: p.Instruction, scope: Scope) -> None:
+        """Known to every rank without a word between them, and so is what is made of such numbers alone."""
+        self._common.add(i.out)
         site = Site(self.world, SCALAR)
         self._bind(scope, i, site, self._emit(scope, i, site))
 
@@ -303,6 +311,8 @@ class Layer:
         names = references(i)
         carrier = [self._carrier(scope, i.attrs["to"])] if i.op == "expand" else []
         if self._are_scalars(scope, names) and not carrier:
+            if self._common.issuperset(names):
+                self._common.add(i.out)
             self._place(scope, i, Site(self._scalar_mesh(scope, names), SCALAR))
         else:
             site = self._site(scope, [*names, *carrier])
@@ -384,9 +394,7 @@ class Layer:
         site = scope.fixed or Site(self.holdings.spot(i).mesh, LENGTH)
         if i.attrs["version"] != "live":
             self._with_weights(i, scope)
-        names = {
-            n: self.demand(scope, n, site, READ_BY_MODELS if i.op == "score" else ("tokens",)) for n in references(i)
-        }
+        names = {n: self.demand(scope, n, site, _read_by(i.op, scope.find(n))) for n in references(i)}
         held = self.holdings.of(i)
         groups = (site.mesh,) if held.fsdp > 1 else ()
         self._bind(
@@ -448,7 +456,10 @@ class Layer:
 
     def _agreed(self, scope: Scope, name: str) -> str:
         """A scalar that steers control or becomes a state: computed on one rank, and told to all."""
-        return scope.copy(name, Site(self.world, SCALAR)) or self._shared(scope, name, self.world)
+        if name in self._common:
+            return self.demand(scope, name, Site(self.world, SCALAR))
+        copy = f"{name}@all"
+        return copy if scope.is_used(copy) else self._shared(scope, name, self.world, copy)
 
     # ------------------------------------------------------------ regions
 
@@ -465,6 +476,8 @@ class Layer:
 
     def _collect(self, i: p.Instruction, scope: Scope) -> None:
         self.flush_all(scope)
+        for phase in (x for x in i.walk() if x.op in (*SCORING, "generate")):
+            self._with_weights(phase, scope)  # once, and not in every round
         inner = scope.nested()
         statement = next(x for x in i.body if x.op == "keep_rows")
         self.block((x for x in i.body if x is not statement), inner)
@@ -539,18 +552,13 @@ class Layer:
             a for a in axes if not any(a in (self.axes.of(x), x.attrs.get("tokens")) for x in i.body if x.out in inside)
         ]
         for name in sorted(names, key=lambda n: not is_sequences(scope.find(n))):
-            record = is_sequences(scope.find(name))
-            self.demand(
-                scope,
-                name,
-                site,
-                READ_BY_MODELS if record and self._is_scored(i, name) else ("tokens",) if record else (),
-            )
+            self.demand(scope, name, site, self._read_in(i, name, scope.find(name)))
         for axis in outside:
             self._on_axis(scope, axis, site)
 
-    def _is_scored(self, i: p.Instruction, name: str) -> bool:
-        return any(x.op == "score" and name in references(x) for x in i.body)
+    def _read_in(self, i: p.Instruction, name: str, value: p.Instruction) -> tuple[str, ...]:
+        """The fields of a value that the phases of an update read."""
+        return tuple(f for x in i.body if x.op in SCORING and name in references(x) for f in _read_by(x.op, value))
 
     def _loss(self, i: p.Instruction, inner: Scope) -> dict[str, Any]:
         """The loss with the instructions that were put between its own, and the sums that rows read again."""
