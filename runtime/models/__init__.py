@@ -3,7 +3,7 @@
 from .batches import Sequences
 from .layers import compile_layers, enable_checkpointing
 from .loading import ModelError, Role, load_role, save_role
-from .scoring import count_passes, evaluate, forward, idle, micro_batches, touch
+from .scoring import count_passes, evaluate, forward, idle, micro_batches, tie, touch
 from .text import TextError, decode, encode_pair, encode_prompt, stop_ids
 
 __all__ = [
@@ -24,5 +24,6 @@ __all__ = [
     "micro_batches",
     "save_role",
     "stop_ids",
+    "tie",
     "touch",
 ]

@@ -57,7 +57,7 @@ def forward(
     _check(role, want)
     if len(seqs):
         return role.run(lambda: _forward(role, seqs, want, temperature, chunk_tokens))
-    if role.parallel is None or not role.parallel.sharded:
+    if not role.is_sharded:
         return _nothing(role, want)
     return {name: value[:0] for name, value in forward(role, _TINY, want).items()}
 
@@ -115,10 +115,34 @@ def count_passes(seqs: Sequences, budget: int = 16384) -> int:
     return len(micro_batches(seqs.lengths, budget))
 
 
-def idle(role: Role, want: tuple[str, ...]) -> None:
-    """The forward and backward pass of a micro-batch without rows: it takes part, and adds nothing to any gradient."""
-    if role.parallel is not None and role.parallel.sharded:
-        torch.autograd.backward(touch(forward(role, Sequences([], []), want).values()))
+def idle(role: Role, *wants: tuple[str, ...]) -> None:
+    """The forward passes and the backward pass of a micro-batch without rows: it takes part, and changes no gradient.
+
+    wants: of each forward pass what it is made for, as on the ranks that have rows.
+    """
+    if role.is_sharded:
+        outputs = [value for want in wants for value in forward(role, Sequences([], []), want).values()]
+        torch.autograd.backward(touch(tie(outputs)))
+
+
+def tie(outputs: Iterable[Tensor]) -> tuple[Tensor, ...]:
+    """The outputs of several forward passes, whose gradients go back together, whatever order a loss has for them.
+
+    A sharded model's backward pass is a row of collectives, so it has to be in the same order on all ranks.
+    """
+    tied: tuple[Tensor, ...] = _Tie.apply(*outputs)  # type: ignore[no-untyped-call]
+    return tied
+
+
+class _Tie(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *outputs: Tensor) -> tuple[Tensor, ...]:
+        return tuple(output.view_as(output) for output in outputs)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor, ...]:
+        return outer  # zeros where there is none
 
 
 def touch(outputs: Iterable[Tensor]) -> Tensor:

@@ -103,8 +103,12 @@ class Parallel:
         return twin
 
     def add_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Sum a replicated role's gradients over the ranks. FSDP2 has done so for a sharded one."""
-        if self.unit is not None or self.channel.size == 1:
+        """Sum a replicated role's gradients over the ranks. FSDP2 has done so for a sharded one.
+
+        A parameter that no rank's loss reached keeps none, and the optimizer passes over it.
+        """
+        if self.unit is not None:
+            _units(self.unit)[0].reshard()  # where the last pass had no backward one, FSDP2 still has old weights
             return
         every = list(parameters)
         has = torch.tensor([p.grad is not None for p in every], dtype=torch.uint8)
@@ -204,6 +208,8 @@ def _shard(module: nn.Module, mesh: DeviceMesh, device: torch.device) -> Unit:
     for sharded in _units(unit):
         sharded.set_gradient_divide_factor(1.0)
         sharded.set_force_sum_reduction_for_comms(True)
+    # Experts that only some ranks' tokens reached: without this the ranks would reduce different things together.
+    _units(unit)[0].set_reduce_scatter_unused_params(True)
     return unit
 
 

@@ -25,6 +25,7 @@ from shardflow.runtime.models import (
     load_role,
     micro_batches,
     save_role,
+    tie,
     touch,
 )
 from shardflow.runtime.models.loading import local
@@ -182,6 +183,29 @@ def checkpointed(path: str) -> Role:
 
 def test_layers_are_recomputed_in_shards(pool: Pool, tiny_dirs: dict[str, str]) -> None:
     pool.run(learns, partial(checkpointed, tiny_dirs["llama_varied"]), ("logprobs",), None, 4)
+
+
+def learns_from_pairs(world: World, path: str, fsdp: int) -> None:
+    """A loss of two forward passes, such as DPO's; the ranks' losses have them in different orders."""
+    alone, role = checkpointed(path), placed(world, fsdp, checkpointed(path))
+    ours, theirs = Trainer(role, OPTIMIZER), Trainer(alone, OPTIMIZER)
+    for model, ranks in ((role, [world.rank]), (alone, range(world.size))):
+        for rank in ranks:
+            pairs = [rows_of(rank, step) for step in (0, 1)]
+            if not len(pairs[0]):
+                idle(model, ("logprobs",), ("entropy",))
+                continue
+            first, second = forward(model, pairs[0], ("logprobs",)), forward(model, pairs[1], ("entropy",))
+            x, y = tie([first["logprobs"], second["entropy"]])
+            loss = (y.sum() * x.sum() if rank % 2 else x.sum() * y.sum()) / 40
+            torch.autograd.backward(loss + touch([x, y]))
+    assert abs(ours.step() / theirs.step() - 1) < 1e-12
+    assert_close(whole_weights(role), whole_weights(alone))
+
+
+def test_a_loss_of_two_passes(pool: Pool, tiny_dirs: dict[str, str]) -> None:
+    for fsdp in (1, 2, 4):
+        pool.run(learns_from_pairs, tiny_dirs["llama_varied"], fsdp)
 
 
 def learns_in_bfloat16(world: World, path: str, fsdp: int) -> None:
