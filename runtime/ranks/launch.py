@@ -7,6 +7,7 @@ import signal
 import socket
 import sys
 import tempfile
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,16 +79,18 @@ def start_ranks(command: Sequence[str], nodes: Nodes) -> int:
     from torch.distributed.launcher.api import launch_agent
 
     _set_environment(nodes)
+    have_met = threading.Event()
     try:
         with tempfile.TemporaryDirectory(prefix="flowrun-") as folder:
-            launch_agent(_config(nodes, folder), command[0], list(command[1:]))
+            launch_agent(_config(nodes, folder, have_met), command[0], list(command[1:]))
     except ChildFailedError as error:
         return _failed({rank: failure.exitcode for rank, failure in error.failures.items()})
     except SignalException as stop:
         print(f"flowrun: stopped by {signal.Signals(stop.sigval).name}", file=sys.stderr)
         return STOPPED
     except (RendezvousError, RuntimeError, TimeoutError) as error:
-        print(f"flowrun: {_not_met(nodes, error)}", file=sys.stderr)
+        told = "the run has failed: another node has ended" if have_met.is_set() else _not_met(nodes, error)
+        print(f"flowrun: {told}", file=sys.stderr)
         return FAILED
     return 0
 
@@ -128,9 +131,15 @@ def _set_environment(nodes: Nodes) -> None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
 
 
-def _config(nodes: Nodes, folder: str) -> Any:
+def _config(nodes: Nodes, folder: str, have_met: threading.Event) -> Any:
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
     from torch.distributed.launcher.api import LaunchConfig
+
+    class Logs(DefaultLogsSpecs):
+        def reify(self, envs: dict[int, dict[str, str]]) -> Any:
+            """Asked for when the agent has met the others, and starts its ranks."""
+            have_met.set()
+            return super().reify(envs)
 
     seconds = max(1, round(nodes.join_timeout))
     limits: dict[str, Any] = {"timeout": seconds, "join_timeout": seconds, "read_timeout": max(1, seconds // 2)}
@@ -138,7 +147,7 @@ def _config(nodes: Nodes, folder: str) -> Any:
         min_nodes=nodes.nodes,
         max_nodes=nodes.nodes,
         nproc_per_node=nodes.here,
-        logs_specs=DefaultLogsSpecs(log_dir=folder),
+        logs_specs=Logs(log_dir=folder),
         run_id=nodes.name,
         rdzv_endpoint=nodes.endpoint or "127.0.0.1:0",
         rdzv_backend="c10d" if nodes.node is None else "static",
