@@ -1,0 +1,62 @@
+"""Sampling and training run at the same time where their ranks are apart and the draw is stale."""
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from shardflow.compiler.plan import Instruction, encode
+from shardflow.runtime.execution.interpreter import HANDLERS, Env
+from shardflow.runtime.ranks.world import World
+from shardflow.runtime.run import run_plan
+
+from ..test_flows import TEXT
+from ..workshop import Workshop
+from .equivalence import alone, assert_same, compiled, together
+from .pool import Pool
+
+PLACED = """
+place async_tis on cpu(nodes=2, devices=1):
+    policy.update on nodes[0]
+    policy.generate on nodes[1]
+"""
+STALENESS = 2
+STEPS = 4
+
+
+def meeting(world: World, plan: bytes, args: argparse.Namespace) -> None:
+    """Run a plan in which the update of a step and the draw made meanwhile wait for each other to have begun."""
+    store = world.store
+    assert store is not None
+
+    def meets(handler: Callable[..., Any], own: str, other: str, ahead: int) -> Callable[[Instruction, Env], Any]:
+        def apply(i: Instruction, env: Env) -> Any:
+            step = env.step.number - ahead
+            if 0 <= step < STEPS:
+                store.set(f"{own} {step}", "")
+                store.wait([f"{other} {step}"])
+            return handler(i, env)
+
+        return apply
+
+    before = dict(HANDLERS)
+    HANDLERS["update"] = meets(HANDLERS["update"], "update", "generate", 0)
+    HANDLERS["generate"] = meets(HANDLERS["generate"], "generate", "update", STALENESS)
+    try:
+        run_plan(plan, args, world)
+    finally:
+        HANDLERS.update(before)
+
+
+def test_a_step_and_the_draw_of_a_later_one_run_at_the_same_time(workshop: Workshop, pool: Pool) -> None:
+    plan = compiled(workshop.folder, TEXT + PLACED, "async_tis", 2, data="d.jsonl")
+    pool.run(meeting, encode(plan), workshop.options(steps=STEPS), ranks=2)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_the_numbers_are_those_of_one_process(workshop: Workshop, pool: Pool, ranks: int) -> None:
+    one = alone(workshop, compiled(workshop.folder, TEXT, "async_tis", None, data="d.jsonl"), steps=STEPS)
+    text = TEXT + PLACED.replace("devices=1", f"devices={ranks // 2}")
+    plan = compiled(workshop.folder, text, "async_tis", ranks, data="d.jsonl")
+    assert_same(one, together(pool, workshop, plan, steps=STEPS))
