@@ -129,7 +129,8 @@ class Parallel:
 def lay_out(role: Role, mesh: DeviceMesh, channel: "Channel") -> None:
     """Lay out a role that is whole, and the same, on every rank of the mesh. All of them call it, once per module.
 
-    What is found out by running the whole model is found out here; optimizers are made afterwards.
+    What is found out by running the whole model is found out here. Which parameters are trained is settled before, and
+    optimizers are made afterwards. On GPUs, the mesh's device is torch's current one.
     """
     packs(role)
     if mesh["fsdp"].size() == 1:

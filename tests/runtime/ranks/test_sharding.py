@@ -1,5 +1,6 @@
 """Models on several ranks: the numbers of one process, whatever the layout and whoever has how many rows."""
 
+import hashlib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -91,6 +92,10 @@ def whole_weights(role: Role) -> dict[str, Tensor]:
         return {name: p.detach().clone() for name, p in role.module.named_parameters()}
 
 
+def digest(tensors: dict[str, Tensor]) -> bytes:
+    return hashlib.sha256(b"".join(t.numpy().tobytes() for t in tensors.values())).digest()
+
+
 def assert_close(ours: dict[str, Tensor], theirs: dict[str, Tensor], share: float = 1e-12) -> None:
     assert ours.keys() == theirs.keys()
     for name, tensor in theirs.items():
@@ -154,7 +159,9 @@ def learns(
         norm, expected = ours.step(), theirs.step()
         assert abs(norm - expected) <= 1e-12 * expected
         assert len(set(world.channel("world").gather(torch.tensor([norm]).double(), "norms")[:, 0].tolist())) == 1
-        assert_close(whole_weights(role), whole_weights(alone), share)
+        weights = whole_weights(role)
+        assert_close(weights, whole_weights(alone), share)
+        assert len(set(world.channel("world").collect(digest(weights), "weights"))) == 1
 
 
 @LAYOUTS
