@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from shardflow.runtime.ranks.world import ALONE, World
 from shardflow.runtime.run import run_plan
 from shardflow.runtime.values import Any_, Record
 
-from ..workshop import Result, Workshop, difference, untimed
+from ..workshop import Interrupted, Result, Workshop, difference, untimed
 
 Tokens = dict[tuple[int, str, int], list[int]]
 """What was sampled: by step, name of the rollout, and number of the row."""
@@ -44,8 +45,11 @@ def compiled(folder: Path, text: str, flow: str, ranks: int | None, **params: An
     return compile_flow(check_flow(source, choose_flow(source, flow), params, target))
 
 
-def ran(world: World, plan: bytes, args: argparse.Namespace) -> Tokens:
-    """Run a plan as one rank, and return what this rank sampled."""
+def ran(world: World, plan: bytes, args: argparse.Namespace, breaks_at: int | None = None) -> Tokens:
+    """Run a plan as one rank, and return what this rank sampled.
+
+    breaks_at: the step in which the run breaks off, recorded but not committed, as a crash would make it.
+    """
     tokens: Tokens = {}
     report = Run._report
 
@@ -53,11 +57,15 @@ def ran(world: World, plan: bytes, args: argparse.Namespace) -> Tokens:
         for name, value in values.items():
             if isinstance(value, Record) and value.kind == "rollout":
                 tokens.update(_tokens(step.number, name, value))
-        return report(run, step, values, seconds)
+        is_stopping = report(run, step, values, seconds)
+        if step.number == breaks_at:
+            raise Interrupted
+        return is_stopping
 
     Run._report = spy  # type: ignore[method-assign]
     try:
-        run_plan(plan, args, world)
+        with suppress(Interrupted):
+            run_plan(plan, args, world)
     finally:
         Run._report = report  # type: ignore[method-assign]
     return tokens
@@ -69,17 +77,17 @@ def _tokens(step: int, name: str, rollout: Record) -> Tokens:
     return {(step, name.partition("@")[0].rpartition("/")[2], number): row for number, row in rows}
 
 
-def alone(workshop: Workshop, plan: Plan, **options: Any) -> Outcome:
+def alone(workshop: Workshop, plan: Plan, breaks_at: int | None = None, **options: Any) -> Outcome:
     """The run in this process."""
     args = workshop.options(**options)
-    return Outcome(Result(args.out), ran(ALONE, encode(plan), args))
+    return Outcome(Result(args.out), ran(ALONE, encode(plan), args, breaks_at))
 
 
-def together(pool: Any, workshop: Workshop, plan: Plan, **options: Any) -> Outcome:
+def together(pool: Any, workshop: Workshop, plan: Plan, breaks_at: int | None = None, **options: Any) -> Outcome:
     """The run on the pool's ranks."""
     args = workshop.options(**options)
     tokens: Tokens = {}
-    for part in pool.run(ran, encode(plan), args, ranks=plan.ranks):
+    for part in pool.run(ran, encode(plan), args, breaks_at, ranks=plan.ranks):
         for key, row in part.items():
             assert tokens.setdefault(key, row) == row, key
     return Outcome(Result(args.out), tokens)
@@ -103,4 +111,9 @@ def assert_metrics(a: list[dict[str, Any]], b: list[dict[str, Any]], tolerance: 
     for mine, theirs in zip(untimed(a), untimed(b), strict=True):
         assert mine.keys() == theirs.keys()
         for name, value in mine.items():
-            assert abs(value - theirs[name]) <= tolerance * max(1.0, abs(value)), (name, mine["step"], value, theirs[name])
+            assert abs(value - theirs[name]) <= tolerance * max(1.0, abs(value)), (
+                name,
+                mine["step"],
+                value,
+                theirs[name],
+            )
