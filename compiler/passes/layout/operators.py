@@ -22,10 +22,10 @@ SEES_ALL = frozenset({"batch", "ragged"})
 
 
 class Layer:
-    """Lays out blocks, instruction by instruction. world: the mesh of all ranks."""
+    """Lays out blocks, instruction by instruction. world: the mesh of all ranks. placed: meshes of values by name."""
 
-    def __init__(self, plan: p.Plan, holdings: Holdings, world: str) -> None:
-        self.plan, self.holdings, self.world = plan, holdings, world
+    def __init__(self, plan: p.Plan, holdings: Holdings, world: str, placed: Mapping[str, str]) -> None:
+        self.plan, self.holdings, self.world, self.placed = plan, holdings, world, placed
         self.axes, self.fields = Axes(plan), Fields()
         self._sees = {o.key: {x.name: x.sees for x in o.params} for o in plan.operators}
         self._readers = _readers(plan)
@@ -228,7 +228,7 @@ class Layer:
 
     def _owned(self, scope: Scope, i: p.Instruction, here: Site, site: Site) -> str:
         """The rows of this rank of a whole value, on the frame of a value that has been here all along."""
-        like = self._on_axis(scope, self.axes.of(i) or "", site)
+        like = self._on_axis(scope, self.axes.of(i) or "", site, besides=i.out)
         source = scope.copy(i.out, here)
         assert source is not None
         args: dict[str, p.Operand] = {"x": p.Value(source), "like": p.Value(like)}
@@ -237,22 +237,33 @@ class Layer:
         self._bind(scope, i, site, self._emit(scope, own, site, out, groups=(site.mesh,)))
         return out
 
-    def _on_axis(self, scope: Scope, axis: str, site: Site) -> str:
+    def _on_axis(self, scope: Scope, axis: str, site: Site, besides: str = "") -> str:
         """The copy at a site of some value on an axis."""
-        return self.demand(scope, self._carrier(scope, axis), site, ("tokens",) if axis.endswith(".token") else ())
+        carrier = self._carrier(scope, axis, besides)
+        return self.demand(scope, carrier, site, ("tokens",) if axis.endswith(".token") else ())
 
-    def _carrier(self, scope: Scope, axis: str) -> str:
+    def _carrier(self, scope: Scope, axis: str, besides: str = "") -> str:
         """The name of a value that has an axis: on it, or the record that opened it."""
         for s in scope.chain():
             for name, i in s.made.items():
-                if axis in (self.axes.of(i), i.attrs.get("tokens")) and i.op != "own":
+                if axis in (self.axes.of(i), i.attrs.get("tokens")) and name != besides:
                     return name
         raise KeyError(axis)
 
     # ------------------------------------------------------------ choosing a site
 
+    def _site_of(self, scope: Scope, i: p.Instruction, names: Sequence[str]) -> Site:
+        """Where an operator runs: where `place` says, dealt as rows are there; else where most of what it reads is."""
+        rows = [n for n in names if self.axes.of(scope.find(n)) is not None]
+        if scope.fixed is not None or i.out not in self.placed:
+            return self._site(scope, names)
+        by_length = Site(self.placed[i.out], LENGTH)
+        roots = (self.axes.root(self.axes.of(scope.find(n))) for n in rows)
+        is_there = any(root is not None and scope.is_dealt(root, by_length) for root in roots)
+        return by_length if is_there else Site(by_length.mesh, EVEN)
+
     def _site(self, scope: Scope, names: Iterable[str]) -> Site:
-        """Where an operator runs: where most of what it reads is, or will be; by length rather than evenly."""
+        """Where most of some values is, or will be; by length rather than evenly."""
         if scope.fixed is not None:
             return scope.fixed
         rows = [n for n in names if self.axes.of(scope.find(n)) is not None]
@@ -289,6 +300,10 @@ class Layer:
     def _are_scalars(self, scope: Scope, names: Iterable[str]) -> bool:
         return all(self.axes.of(scope.find(n)) is None for n in names)
 
+    def _scalar_site(self, scope: Scope, i: p.Instruction, names: Iterable[str]) -> Site:
+        is_placed = scope.fixed is None and i.out in self.placed
+        return Site(self.placed[i.out] if is_placed else self._scalar_mesh(scope, names), SCALAR)
+
     def _scalar_mesh(self, scope: Scope, names: Iterable[str]) -> str:
         """Where scalars are computed further: on every rank if they are known to every rank."""
         if scope.fixed is not None:
@@ -311,11 +326,11 @@ class Layer:
         names = references(i)
         carrier = [self._carrier(scope, i.attrs["to"])] if i.op == "expand" else []
         if self._are_scalars(scope, names) and not carrier:
-            if self._common.issuperset(names):
+            if self._common.issuperset(names) and i.out not in self.placed:
                 self._common.add(i.out)
-            self._place(scope, i, Site(self._scalar_mesh(scope, names), SCALAR))
+            self._place(scope, i, self._scalar_site(scope, i, names))
         else:
-            site = self._site(scope, [*names, *carrier])
+            site = self._site_of(scope, i, [*names, *carrier])
             for name in carrier:
                 self._on_axis(scope, i.attrs["to"], site)
             self._place(scope, i, site)
@@ -332,7 +347,7 @@ class Layer:
         return copy
 
     def _reduce(self, i: p.Instruction, scope: Scope) -> None:
-        site = self._site(scope, references(i))
+        site = self._site_of(scope, i, references(i))
         if i.attrs.get("to") is not None:
             self._place(scope, i, site)
         elif i.attrs["fn"] == "quantile":
@@ -350,7 +365,7 @@ class Layer:
         self._bind(scope, i, home, self._emit(scope, whole, home, out, groups=(site.mesh,)))
 
     def _rank(self, i: p.Instruction, scope: Scope) -> None:
-        site = self._site(scope, references(i))
+        site = self._site_of(scope, i, references(i))
         if i.attrs.get("to") is None:
             self._on_whole(i, scope, site)
         else:
@@ -359,11 +374,11 @@ class Layer:
     def _call(self, i: p.Instruction, scope: Scope) -> None:
         names, sees = references(i), self._sees[i.attrs["operator"]]
         if self._are_scalars(scope, names):
-            self._place(scope, i, Site(self._scalar_mesh(scope, names), SCALAR))
+            self._place(scope, i, self._scalar_site(scope, i, names))
         elif any(sees.get(parameter) in SEES_ALL for parameter in i.args):
-            self._on_whole(i, scope, self._site(scope, names))
+            self._on_whole(i, scope, self._site_of(scope, i, names))
         else:
-            self._place(scope, i, self._site(scope, names))
+            self._place(scope, i, self._site_of(scope, i, names))
 
     def _on_whole(self, i: p.Instruction, scope: Scope, site: Site) -> None:
         rows = [n for n in references(i) if self.axes.of(scope.find(n)) is not None]
