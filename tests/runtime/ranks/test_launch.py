@@ -21,7 +21,7 @@ sys.exit(start_ranks(sys.argv[3:], Nodes(int(sys.argv[1]), join_timeout=float(sy
 """
 
 
-def launch(folder: Path, plan: str, ranks: int = 2, nodes: str = "", join: float = 60) -> "subprocess.Popen[str]":
+def launch(folder: Path, plan: str, ranks: int = 2, nodes: str = "", join: float = 120) -> "subprocess.Popen[str]":
     """The launcher as a process of its own, since it handles signals."""
     program = LAUNCH.replace(", NODES", f", {nodes}" if nodes else "")
     command = [sys.executable, "-c", program, str(ranks), str(join), *standin.write(folder, plan)]
@@ -113,7 +113,7 @@ with stop_requests(world.rank, world.size) as stopping:
 
 def _content(path: Path) -> str:
     """What a rank writes once it has come so far."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not path.exists() or not path.read_text():
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -1,24 +1,33 @@
 """Joining: what is said when a rank is missing, the address is wrong, or a rank runs something else."""
 
 import re
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from torch._C._distributed_c10d import PrefixStore
 
 from shardflow.runtime.errors import RunError
 from shardflow.runtime.ranks import ALONE, World
+from shardflow.runtime.ranks.rollcall import call_roll
 
 from . import standin
+from .pool import Pool
 
 NOTHING = "pass"
 
 
-def test_missing_ranks_are_named_at_the_deadline(tmp_path: Path) -> None:
-    command, port = [*standin.write(tmp_path, NOTHING), "--join-timeout", "6"], standin.free_port()
-    ended = standin.finish([standin.start(command, rank, 4, port) for rank in (0, 1)])
-    assert [e.status for e in ended] == [1, 1]
-    said = "".join(e.err for e in ended)
-    assert said.count("error: ranks 2 and 3 of 4 have not joined after 6 s: ") == 1
+def joined_by_two_of_four(world: World) -> str:
+    assert world.store is not None
+    world.channel("world").barrier("start")
+    with pytest.raises(RunError) as caught:
+        call_roll(PrefixStore("roll", world.store), world.rank, 4, timedelta(seconds=1))
+    return str(caught.value)
+
+
+def test_missing_ranks_are_named_at_the_deadline(pool: Pool) -> None:
+    for said in pool.run(joined_by_two_of_four, ranks=2):
+        assert said.startswith("ranks 2 and 3 of 4 have not joined after 1 s: ")
 
 
 def test_a_wrong_address_is_named(tmp_path: Path) -> None:
