@@ -11,7 +11,7 @@ from .facts import Places
 from .graph import Constant, Graph
 from .limits import bounded
 from .passes.check import check
-from .passes.check.place import Target, check_placed_flows, place_flow
+from .passes.check.place import Target, check_placed_flows, check_placed_values, place_flow
 from .passes.elaborate import elaborate
 from .passes.emit import emit
 from .passes.infer import infer
@@ -100,6 +100,8 @@ def check_flow(
         placement = place_flow(source.module, graph, report, source.places, target)
         report.raise_if_errors()  # a graph in error has no order to speak of
         scheduled = schedule(prune(record(simplify(graph))), report)
+        if target.is_multi:
+            check_placed_values(source.module, scheduled, report)
     report.raise_if_errors()
     return Checked(source, chosen.flow, graph, scheduled, placement, target, tuple(in_order(report.diagnostics)))
 

@@ -34,7 +34,7 @@ class Spot:
 class Placement:
     """Options of each phase (`policy.update`, `policy.generate`) by name; for many ranks also their spots.
 
-    ranks: how many there are in all.
+    spots: of phases, and of values by their plain names. ranks: how many there are in all.
     """
 
     phases: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

@@ -36,7 +36,7 @@ def test_the_flags_are_these() -> None:
     flags = {name: {o for a in p._actions for o in a.option_strings} - {"-h", "--help"} for name, p in commands.items()}  # type: ignore[union-attr]
     assert flags == {
         "check": {"--set", "--format"},
-        "compile": {"--set", "--format", "--target", "--emit", "-o", "--output", "--require-sources"},
+        "compile": {"--set", "--format", "--target", "--ranks", "--emit", "-o", "--output", "--require-sources"},
         "fmt": {"--check", "--stdout", "--format"},
         "explain": {"--set", "--format"},
     }

@@ -4,9 +4,11 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from shardflow.compiler.compilation import Checked, check_flow, choose_flow, compile_flow, load_source
 from shardflow.compiler.graph import Constant, Graph, Node
+from shardflow.compiler.passes.check.place import Target
 from shardflow.compiler.passes.schedule import Scheduled
 from shardflow.compiler.plan import Plan
 from shardflow.dsl.diagnostics import Diagnostic, FlowError
@@ -46,30 +48,33 @@ class Workbench:
         path.write_text(text, encoding="utf-8")
         return path
 
-    def checked(self, text: str, name: str | None = None, **settings: Constant) -> Checked:
+    def checked(
+        self, text: str, name: str | None = None, target: str = "single", ranks: int | None = None, **settings: Constant
+    ) -> Checked:
         source = load_source(self.write(text))
-        return check_flow(source, choose_flow(source, name), settings)
+        return check_flow(source, choose_flow(source, name), settings, Target(target, ranks))
 
-    def graph(self, text: str, name: str | None = None, **settings: Constant) -> Graph:
+    def graph(self, text: str, name: str | None = None, **settings: Any) -> Graph:
         return self.checked(text, name, **settings).graph
 
     def scheduled(self, text: str, name: str | None = None) -> Scheduled:
         return self.checked(text, name).scheduled
 
-    def plan(self, text: str, name: str | None = None, **settings: Constant) -> Plan:
-        return compile_flow(self.checked(text, name, **settings))
+    def plan(self, text: str, name: str | None = None, **options: Any) -> Plan:
+        """options: a target, ranks, and settings of the flow."""
+        return compile_flow(self.checked(text, name, **options))
 
-    def found(self, text: str, name: str | None = None, **settings: Constant) -> Sequence[Diagnostic]:
+    def found(self, text: str, name: str | None = None, **options: Any) -> Sequence[Diagnostic]:
         """Everything that compiling the text reports, in order."""
         try:
-            checked = self.checked(text, name, **settings)
+            checked = self.checked(text, name, **options)
             compile_flow(checked)
             return checked.warnings
         except FlowError as error:
             return error.diagnostics
 
-    def codes(self, text: str, name: str | None = None, **settings: Constant) -> list[str]:
-        return [d.code for d in self.found(text, name, **settings)]
+    def codes(self, text: str, name: str | None = None, **options: Any) -> list[str]:
+        return [d.code for d in self.found(text, name, **options)]
 
 
 def underlined(found: Diagnostic, text: str) -> str:

@@ -1,6 +1,5 @@
 """`cluster` and `place`: do the lines name models, phases and devices that exist? What they say becomes a Placement."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -10,15 +9,15 @@ from ....dsl.modules import FlowModule
 from ....dsl.source import Span
 from ....dsl.vocabulary import CLUSTER_OPTIONS, DEVICES, METHODS, PLACE_OPTIONS
 from ...facts import Places
-from ...graph import Constant, Graph, Operand, Ref, Size
+from ...graph import PHASES, Constant, Graph, Operand, Ref, Size
 from ...placement import DEFAULT_RANKS, Placement, Spot
 from ..elaborate.context import Context, Env, Scope
 from ..elaborate.options import read_options, with_defaults
+from ..schedule import Scheduled
 from .degrees import check_degrees
+from .devices import LOCAL, Cluster, NoSuchRanks, check_product, degree, ranks_of, sized, spot, written
 
 CIRCLE = "one of them is made of a device: `h100(nodes=2)`"
-DEGREES = ("tp", "pp", "dp", "fsdp")
-LOCAL = ("local", "cpu")
 
 
 @dataclass(frozen=True)
@@ -34,21 +33,8 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Cluster:
-    """What a cluster expression says: devices of one kind on equal nodes. devices: None for all that a run has."""
-
-    device: str
-    nodes: int
-    devices: int | None
-
-    @property
-    def ranks(self) -> int | None:
-        return None if self.devices is None else self.nodes * self.devices
-
-
-@dataclass(frozen=True)
 class _Line:
-    """What a line asks for. ranks: None for all there are. beside: the phase whose place it shares."""
+    """What a line asks for. ranks: None where they aren't known, or are wrong. beside: whose place it shares."""
 
     ranks: range | None
     options: Mapping[str, Operand]
@@ -88,14 +74,10 @@ def place_flow(
         report.add("E0503", f"`{graph.flow}` is placed twice", blocks[1].span, notes=notes, help="merge the two blocks")
     cluster = next((_block(checker, block) for block in blocks[:1]), None)
     phases = {k: {n: _plain(v) for n, v in options.items()} for k, options in checker.phases.items()}
-    if not checker.target.is_multi or report.has_errors:
+    if not checker.target.is_multi:
         return Placement(phases)
-    ranks = checker.target.ranks or (cluster.ranks if cluster else None) or DEFAULT_RANKS
-    if cluster and cluster.ranks not in (None, ranks):
-        message = f"`{graph.flow}` is placed on {cluster.ranks} devices, but {ranks} ranks were asked for"
-        help = f"ask for {cluster.ranks} ranks, or change the cluster"
-        report.add("E0505", message, blocks[0].cluster.span, help=help)
-    spots = {phase: _spot(checker, phase, ranks) for phase in checker.lines}
+    ranks = (cluster.ranks if cluster else None) or checker.target.ranks or DEFAULT_RANKS
+    spots = {name: _spot(checker, name, ranks) for name in checker.lines}
     return Placement(phases, {k: v for k, v in spots.items() if v}, ranks)
 
 
@@ -106,6 +88,19 @@ def check_placed_flows(module: FlowModule, report: Report) -> None:
         if block.flow not in flows:
             help = suggest(block.flow, flows) or "write the flow, or import it"
             report.add("E0501", f"`place` names no flow of this file: `{block.flow}`", block.span, help=help)
+
+
+def check_placed_values(module: FlowModule, scheduled: Scheduled, report: Report) -> None:
+    """Warn of lines that place a value which the simplified flow no longer computes under its name."""
+    graph = scheduled.graph
+    every = [*graph.walk(), *(inner for a in scheduled.ahead for n in a.nodes for inner in n.walk())]
+    computed = {*graph.roles, *(n.name for n in every)}
+    for line in (line for block in module.places() if block.flow == graph.flow for line in block.lines):
+        match line.target:
+            case ast.Name(id=name) if name not in computed:
+                message = f"this line has no effect: the compiled step computes nothing under the name `{name}`"
+                help = "it equals another value, or no output needs it: drop the line, or place what remains"
+                report.add("W0501", message, line.span, help=help)
 
 
 # ---------------------------------------------------------------- clusters
@@ -149,14 +144,25 @@ def _count(value: Operand) -> int:
 
 def _block(checker: _Checker, block: ast.Place) -> Cluster | None:
     cluster = _cluster(checker, block.cluster)
+    if cluster is not None and checker.target.is_multi:
+        cluster = sized(cluster, checker.target.ranks, block.cluster.span, checker.report)
     for line in block.lines:
         _line(checker, cluster, line)
-    if cluster is not None and not checker.target.is_multi and not _is_one_device(cluster):
-        if not checker.report.has_errors:
-            message = f"one process runs this: what `place` says of {_devices_of(cluster)} is checked, not carried out"
-            help = "`--target multi` carries it out; or place on `local`, or drop the block"
-            checker.report.add("W0501", message, block.span, help=help)
+    for name in checker.lines:
+        _refuse_circle(checker, name)
+    if cluster is not None and not checker.target.is_multi and not checker.report.has_errors:
+        _warn_of_one_process(checker, cluster, block)
     return cluster
+
+
+def _warn_of_one_process(checker: _Checker, cluster: Cluster, block: ast.Place) -> None:
+    """One process is one device: what a placement says of more has no effect on its run."""
+    degrees = {name: written(line.options) for name, line in checker.lines.items()}
+    what = str(cluster) if not cluster.is_one_device else next((f"{d} of `{n}`" for n, d in degrees.items() if d), None)
+    if what is not None:
+        message = f"one process runs this: what `place` says of {what} is checked, not carried out"
+        help = "`--target multi` carries it out; or place on `local` without degrees, or drop the block"
+        checker.report.add("W0501", message, block.span, help=help)
 
 
 def _line(checker: _Checker, cluster: Cluster | None, line: ast.PlaceLine) -> None:
@@ -164,57 +170,97 @@ def _line(checker: _Checker, cluster: Cluster | None, line: ast.PlaceLine) -> No
     beside = _targets(checker, line.beside) if line.beside is not None else []
     options = read_options(checker.context, checker.env, line.options, PLACE_OPTIONS, "a `place` line")
     check_degrees(checker.graph, targets, options, line.span, checker.places, checker.report)
-    ranks = _mesh(checker, line.mesh, cluster) if cluster is not None else None
+    ranks = _ranks_of(checker, cluster, line, options)
     for target in targets:
         _once(checker, target, line)
-        checker.lines.setdefault(target, _Line(ranks, options, line.span, next(iter(beside), None)))
+        checker.lines.setdefault(target, _Line(ranks, options, line.span, _trained_first(beside)))
     if cluster is None:
         return
-    _refuse_unsupported(checker, cluster, line, targets, options)
-    if checker.target.is_multi or _is_local(cluster):
+    for name, subject, help in _unsupported(checker, cluster, targets, options):
+        span = next(a.span for a in line.options if a.name == name)
+        checker.report.add("E0114", f"{subject} by this version", span, help=help)
+    if checker.target.is_multi or cluster.is_local:
         checker.phases |= {target: dict(options) for target in targets}
-    _check_product(checker, line, cluster, ranks, options)
 
 
-def _refuse_unsupported(
-    checker: _Checker, cluster: Cluster, line: ast.PlaceLine, targets: Sequence[str], options: Mapping[str, Operand]
-) -> None:
-    """Refuse what a run would have to ignore."""
+def _ranks_of(
+    checker: _Checker, cluster: Cluster | None, line: ast.PlaceLine, options: Mapping[str, Operand]
+) -> range | None:
+    """The ranks of a line, if they are known and are enough for its degrees."""
+    if cluster is None:
+        return None
+    try:
+        ranks = ranks_of(line.mesh, cluster, checker.report)
+    except NoSuchRanks:
+        return None
+    fits = check_product(options, None if ranks is None else len(ranks), line.span, checker.report)
+    return ranks if fits else None
+
+
+def _trained_first(phases: Sequence[str]) -> str | None:
+    """Of the phases of a model, where `with` puts something: where the model is trained, if it is."""
+    return next((p for p in phases if p.endswith(".update")), next(iter(phases), None))
+
+
+Refusal = tuple[str, str, str]
+"""The option, what is said of it, and the help."""
+
+
+def _unsupported(
+    checker: _Checker, cluster: Cluster, targets: Sequence[str], options: Mapping[str, Operand]
+) -> list[Refusal]:
+    """What a run would have to ignore."""
+    phases = [t for t in targets if "." in t]
+    if targets and not phases:
+        return [(o, f"option `{o}` of a value, which is no phase of a model, is not supported", LEAVE) for o in options]
     asked = [name for name, value in (("offload", True), ("engine", "vllm")) if options.get(name) == value]
     if checker.target.is_multi:
-        asked += [d for d in ("tp", "pp") if _count(options.get(d, 1)) > 1]
-        asked += (
-            ["fsdp"] if _count(options.get("fsdp", 1)) > 1 and any(t.endswith(".generate") for t in targets) else []
-        )
-        where = "by `--target multi`"
-    else:
-        asked = asked if _is_local(cluster) else []
-        where = "on a local device"
-    for name in asked:
-        subject = (
-            "`fsdp` of a `generate`, whose weights are whole on every rank," if name == "fsdp" else f"option `{name}`"
-        )
-        message = f"{subject} is not supported {where} by this version"
-        span = next(a.span for a in line.options if a.name == name)
-        checker.report.add("E0114", message, span, help="write `dp`" if name == "fsdp" else "leave it out")
+        asked += [d for d in ("tp", "pp") if degree(options, d) > 1]
+        found = [(o, f"option `{o}` is not supported by `--target multi`", HELP.get(o, LEAVE)) for o in asked]
+        return [*found, *_of_no_use(phases, options)]
+    if cluster.is_local:
+        found = [(o, f"option `{o}` is not supported on a local device", LEAVE) for o in asked]
+        return [*found, *_of_no_use(phases, options)]
+    return []
 
 
-def _is_local(cluster: Cluster) -> bool:
-    return cluster.device in LOCAL
+LEAVE = "leave it out"
+HELP = {
+    "tp": "leave it out; a later version carries it out, and `fsdp=` shards weights today",
+    "pp": "leave it out; a later version carries it out, and `fsdp=` shards weights today",
+    "engine": "leave it out: `transformers` generates",
+}
 
 
-def _is_one_device(cluster: Cluster) -> bool:
-    return _is_local(cluster) and cluster.ranks in (None, 1)
-
-
-def _devices_of(cluster: Cluster) -> str:
-    return f"{cluster.ranks} {cluster.device} devices"
+def _of_no_use(phases: Sequence[str], options: Mapping[str, Operand]) -> list[Refusal]:
+    """Options that say nothing of the only phase they are given for."""
+    found: list[Refusal] = []
+    if phases and all(p.endswith(".generate") for p in phases) and degree(options, "fsdp") > 1:
+        subject = "`fsdp` of a `generate`, for which the weights are whole on every rank, is not supported"
+        found.append(("fsdp", subject, "write `dp`"))
+    if phases and not any(p.endswith(".update") for p in phases):
+        asked = [o for o in ("checkpointing", "compile") if options.get(o) is True]
+        found += [(o, f"option `{o}` of a phase that trains nothing is not supported", LEAVE) for o in asked]
+    return found
 
 
 def _once(checker: _Checker, target: str, line: ast.PlaceLine) -> None:
     if target in checker.lines:
         notes = (Note("first here", checker.lines[target].span),)
         checker.report.add("E0503", f"`{target}` is placed twice", line.span, notes=notes, help="drop one of the lines")
+
+
+def _refuse_circle(checker: _Checker, name: str) -> None:
+    """Report lines that are each placed with the other, at the first of them."""
+    way = [name]
+    while (beside := checker.lines[way[-1]].beside) in checker.lines and beside not in way:
+        way.append(beside)
+    if beside == name and name == min(way, key=list(checker.lines).index):
+        message = f"{' with '.join(f'`{n}`' for n in [*way, name])}: none of them has a place"
+        checker.report.add("E0112", message, checker.lines[name].span, help="say `on` which devices one of them is")
+
+
+# ---------------------------------------------------------------- what a line places
 
 
 def _targets(checker: _Checker, target: ast.Expr) -> list[str]:
@@ -224,7 +270,7 @@ def _targets(checker: _Checker, target: ast.Expr) -> list[str]:
         case ast.Name(id=name) if name in roles:
             return [f"{name}.{phase}" for phase in _phases(checker, name)]
         case ast.Name(id=name) if name in {n.name for n in checker.graph.walk()}:
-            return [name]
+            return _value(checker, name, target)
         case ast.Attr(base=ast.Name(id=name), name=phase) if name in roles:
             return _phase(checker, name, phase, target)
     shown = _head(target)
@@ -234,6 +280,30 @@ def _targets(checker: _Checker, target: ast.Expr) -> list[str]:
         "E0502", f"`{shown}` is neither a model nor a value of `{checker.graph.flow}`", target.span, help=help
     )
     return []
+
+
+def _value(checker: _Checker, name: str, target: ast.Expr) -> list[str]:
+    """A value that is computed from others has a place; the rest is where its rows or its model are."""
+    inner = {n.name for u in checker.graph.walk() if u.op == "update" for n in u.body}
+    node = next(n for n in checker.graph.walk() if n.name == name)
+    if name in inner:
+        why, help = "is computed in an update, where its model is trained", "place the model's `update`"
+    elif node.op in PHASES:
+        phase = f"{node.attrs['model']}.{node.op}"
+        why, help = f"is computed where `{phase}` runs", f"place `{phase}`"
+    elif node.op in READ_ANYWHERE:
+        why, help = READ_ANYWHERE[node.op], "drop the line"
+    else:
+        return [name]
+    checker.report.add("E0502", f"`{name}` has no place of its own: it {why}", target.span, help=help)
+    return []
+
+
+READ_ANYWHERE = {
+    "read": "is read wherever its rows are wanted",
+    "field": "is taken from its record wherever it is wanted",
+    "collect": "repeats statements that have places of their own",
+}
 
 
 def _phases(checker: _Checker, name: str) -> list[str]:
@@ -254,65 +324,32 @@ def _phase(checker: _Checker, name: str, phase: str, target: ast.Expr) -> list[s
 # ---------------------------------------------------------------- devices
 
 
-def _check_product(
-    checker: _Checker, line: ast.PlaceLine, cluster: Cluster, ranks: range | None, options: Mapping[str, Operand]
-) -> None:
-    available = len(ranks) if ranks is not None else cluster.ranks
-    degrees = {d: max(1, _count(options.get(d, 1))) for d in DEGREES}
-    wanted = math.prod(degrees.values())
-    if available is not None and wanted > available:
-        product = " × ".join(f"{k}={v}" for k, v in degrees.items() if v > 1)
-        message = f"{product} needs {wanted} devices, but this mesh has {available}"
-        checker.report.add("E0505", message, line.span, help=f"choose degrees whose product is at most {available}")
-
-
-def _mesh(checker: _Checker, mesh: ast.Expr | None, cluster: Cluster) -> range | None:
-    """The ranks of a mesh expression; None for all there are, or after reporting what is wrong with it."""
-    each = cluster.devices
-    match mesh:
-        case None:
-            return None
-        case ast.Name(id="controller"):
-            return range(1)
-        case ast.Name(id="local") if cluster.device == "local":
-            return None
-        case ast.Name(id="nodes"):
-            return None if cluster.ranks is None else range(cluster.ranks)
-        case ast.Index(base=ast.Name(id="nodes"), index=start, stop=stop):
-            last = stop if stop is not None else start + 1
-            if 0 <= start < last <= cluster.nodes:
-                return None if each is None else range(start * each, last * each)
-            named = f"nodes[{start}]" if stop is None else f"nodes[{start}:{stop}]"
-            message = f"{named} is outside this cluster: it has {cluster.nodes} nodes, from nodes[0]"
-            checker.report.add("E0505", message, mesh.span)
-            return None
-    help = "write `nodes`, `nodes[0]`, `nodes[0:2]` or `controller`" + (
-        ", or `local`" if cluster.device == "local" else ""
-    )
-    checker.report.add("E0504", "this names no devices of the cluster", mesh.span, help=help)
-    return None
-
-
-def _spot(checker: _Checker, phase: str, ranks: int, seen: tuple[str, ...] = ()) -> Spot | None:
-    """The ranks and degrees of a phase that has a line; None if the line names a value, which runs where its rows are.
-
-    Degrees that are written out say how many ranks it takes; a data-parallel degree that isn't fills the mesh.
-    """
-    line = checker.lines[phase]
-    if line.beside in checker.lines and line.beside not in (*seen, phase):
-        return _spot(checker, line.beside, ranks, (*seen, phase))
-    if "." not in phase:
+def _spot(checker: _Checker, name: str, ranks: int, seen: tuple[str, ...] = ()) -> Spot | None:
+    """The ranks and degrees of a phase or a value, those of another where it is placed `with` it; None if unknown."""
+    line = checker.lines.get(name)
+    if line is None:
+        return _unplaced(checker, name, ranks, seen)
+    if line.beside is None:
+        return _on(checker, name, line)
+    if name in seen:
         return None
-    mesh = line.ranks if line.ranks is not None else range(ranks)
-    fsdp = max(1, _count(line.options.get("fsdp", 1)))
-    dp = _count(line.options["dp"]) if "dp" in line.options else len(mesh) // fsdp
-    wanted = dp * fsdp
-    if wanted < 1 or wanted > len(mesh) or ("dp" not in line.options and len(mesh) % fsdp):
-        fitting = ", ".join(f"`fsdp={d}`" for d in range(1, len(mesh) + 1) if len(mesh) % d == 0)
-        message = f"`fsdp={fsdp}` doesn't divide the {len(mesh)} ranks of `{phase}`"
-        checker.report.add("E0505", message, line.span, help=f"these do: {fitting}; or say `dp=` too")
+    return _spot(checker, line.beside, ranks, (*seen, name))
+
+
+def _unplaced(checker: _Checker, name: str, ranks: int, seen: tuple[str, ...]) -> Spot | None:
+    """Where a phase is that has no line. A value has no such place."""
+    model, _, phase = name.partition(".")
+    if phase not in ("", "generate", "update") and f"{model}.update" in checker.lines:
+        return _spot(checker, f"{model}.update", ranks, seen)
+    return Spot(0, ranks, ranks) if phase else None
+
+
+def _on(checker: _Checker, name: str, line: _Line) -> Spot | None:
+    if line.ranks is None:
         return None
-    return Spot(mesh.start, wanted, dp, fsdp)
+    if "." not in name:
+        return Spot(line.ranks.start, len(line.ranks), len(line.ranks))
+    return spot(line.options, line.ranks, name, line.span, checker.report)
 
 
 def _plain(value: Operand) -> Constant:

@@ -22,7 +22,7 @@ from .scope import Scope
 def lay_out(plan: p.Plan, placement: Placement) -> p.Plan:
     """The plan for `placement.ranks` ranks. Its size does not depend on how many there are."""
     world = Spot(0, placement.ranks, placement.ranks)
-    layer = Layer(plan, Holdings(plan, placement), world.mesh)
+    layer = Layer(plan, Holdings(plan, placement), world.mesh, {n: s.mesh for n, s in placement.spots.items()})
     queued = [_run_ahead(layer, a) for a in plan.ahead]
     step = Scope()
     for each in queued:
@@ -41,7 +41,7 @@ def lay_out(plan: p.Plan, placement: Placement) -> p.Plan:
         for a, q in zip(plan.ahead, queued, strict=True)
     )
     every = [*program, *(i for a in ahead for i in (*a.program, *a.exchange))]
-    meshes = _meshes(every, [world, *layer.holdings.spots()], world)
+    meshes = _meshes(every, [world, *layer.holdings.spots(), *placement.spots.values()], world)
     return p.sealed(
         msgspec.structs.replace(
             plan,
