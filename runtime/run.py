@@ -37,6 +37,8 @@ def run_plan(data: bytes, args: argparse.Namespace, world: World = ALONE) -> Non
     store = CommitStore(out, channel=world.channel("world"))
     commit = _starting_point(store, args, world)
     _check_device(args.device)
+    if args.device == "cuda" and world.size > 1:
+        torch.cuda.set_device(world.local_rank)
     session = Session(plan, _settings(plan, args, world), world)
     with _default_dtype(session.settings.number), _memory_errors():
         if commit is not None:
@@ -130,10 +132,9 @@ def _holds_sources(folder: Path, plan: Plan) -> bool:
 
 def _load(session: Session, args: argparse.Namespace) -> None:
     """Models, initial states, the number of steps, and threads as the models' size asks for."""
-    set_threads(args.threads or 1)
+    torch.set_num_threads(args.threads or 1)  # not in the environment, which would decide below
     load_roles(session)
-    if args.threads is None:
-        set_threads(default_threads(max((_size(r) for r in session.roles.values()), default=0)))
+    set_threads(args.threads or default_threads(max((_size(r) for r in session.roles.values()), default=0)))
     session.states = dict(session.plan.states)
     session.steps = _steps(session, args.steps)
     _set_horizons(session)

@@ -4,14 +4,13 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 
-import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from ...compiler.plan import Holding, Instruction, Model
 from ..errors import RunWarning
 from ..models.layers import compile_layers, enable_checkpointing
 from ..models.loading import Role, load_role
-from ..models.sharding import lay_out, open_mesh
+from ..models.sharding import device_group, lay_out, open_mesh
 from .optimizer import Trainer
 from .session import Session
 
@@ -157,4 +156,6 @@ def _open_device_groups(session: Session) -> None:
     members = {g.name: g.meshes for g in session.whole.groups}
     for name in dict.fromkeys(i.groups[-1] for i in session.whole.walk() if i.op == "weights"):
         ranks = sorted({r for mesh in members[name] for r in session.ranks_of(mesh)})
-        session.device_groups[name] = dist.new_group(ranks, timeout=session.world.timeout)
+        group = device_group(ranks, session.world.timeout)
+        if group is not None:
+            session.device_groups[name] = group

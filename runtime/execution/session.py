@@ -78,6 +78,7 @@ class Session:
     steps: int = 0
     device_groups: dict[str, ProcessGroup] = field(default_factory=dict)
     _engines: dict[str, Engine] = field(default_factory=dict)
+    _kept: dict[str, Role] = field(default_factory=dict)
     _tables: dict[str, Table] = field(default_factory=dict)
     _readers: dict[str, Reader] = field(default_factory=dict)
     _functions: dict[str, Any] = field(default_factory=dict)
@@ -184,7 +185,11 @@ class Session:
         return self._tokenizers[model]
 
     def take_snapshot(self, role: str) -> None:
-        self.snapshots[role] = Snapshot(self.roles[role].clone(), self.versions.get(role, 0))
+        if role not in self._kept:
+            self._kept[role] = self.roles[role].clone()
+        else:
+            self._kept[role].copy_from(self.roles[role])
+        self.snapshots[role] = Snapshot(self._kept[role], self.versions.get(role, 0))
 
     def changed(self, role: str) -> None:
         """The role's weights are another version now."""

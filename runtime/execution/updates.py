@@ -23,7 +23,7 @@ from .. import algebra, noise
 from ..errors import RunError
 from ..models import Sequences, forward
 from ..models.loading import Role
-from ..models.scoring import idle, touch
+from ..models.scoring import idle, tie, touch
 from ..values import Any_, Frame, Record, Value, cut
 from .interpreter import HANDLERS, Env, frames_of, is_at, run_block, site_of
 from .parts import Part, parts_of
@@ -249,10 +249,10 @@ def _backward(batch: _Batch, loss: Tensor, outputs: Mapping[str, Value]) -> None
 def _idle(batch: _Batch) -> None:
     """The passes of other ranks that have more micro-batches; without gradients, the forward ones."""
     for _ in range(len(batch.parts), batch.shares.parts):
-        for whole in batch.forwards:
-            if torch.is_grad_enabled():
-                idle(batch.role, whole.want)
-            else:
+        if torch.is_grad_enabled():
+            idle(batch.role, *(whole.want for whole in batch.forwards))
+        else:
+            for whole in batch.forwards:
                 forward(batch.role, Sequences([], []), whole.want)
 
 
@@ -279,15 +279,15 @@ def _in_two_passes(batch: _Batch) -> None:
 
 def _run_model(batch: _Batch, forwards: Iterable[_Forward], part: int = 0) -> dict[str, Value]:
     """The trained model's outputs on some rows, by the names of their phases. part: which of the micro-batches."""
-    out: dict[str, Value] = {}
     _seed_dropout(batch, part)
+    made: dict[str, tuple[Tensor, Frame]] = {}
     for x in forwards:
-        if not len(x.seqs) and not batch.role.is_sharded:
-            out |= {p.out: Value(torch.zeros(0, dtype=batch.number), x.frame(p.op)) for p in x.phases}
-            continue
         result = forward(batch.role, x.seqs, x.want, temperature_of(x.record))
-        out |= {p.out: Value(result[p.op].cpu().to(batch.number), x.frame(p.op)) for p in x.phases}
-    return out
+        made |= {p.out: (result[p.op], x.frame(p.op)) for p in x.phases}
+    if batch.role.is_sharded:  # all ranks go back through its passes in the same order
+        tied = tie([tensor for tensor, _ in made.values()])
+        made = {name: (t, frame) for t, (name, (_, frame)) in zip(tied, made.items(), strict=True)}
+    return {name: Value(t.cpu().to(batch.number), frame) for name, (t, frame) in made.items()}
 
 
 def _seed_dropout(batch: _Batch, part: int) -> None:
