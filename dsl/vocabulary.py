@@ -178,7 +178,7 @@ CLUSTER_OPTIONS: Options = {
 PLACE_OPTIONS: Options = {
     "tp": Option("int", 1, doc="tensor-parallel degree"),
     "pp": Option("int", 1, doc="pipeline-parallel degree"),
-    "dp": Option("int", 1, doc="data-parallel degree"),
+    "dp": Option("int", None, doc="data-parallel degree; else as much as the mesh has devices for"),
     "fsdp": Option("int", 1, doc="fully sharded degree"),
     "engine": Option("word", "transformers", choices=("transformers", "vllm"), doc="generation engine"),
     "micro": Option("size", None, units=("tokens",), doc="token budget of one micro-batch"),
