@@ -6,7 +6,7 @@ Integers only: whatever a rank decides by them, the others decide too.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 import torch
@@ -112,23 +112,53 @@ def agree(statement: Statement, union: Channel, what: str) -> Manifest:
 
 
 def narrowed(value: Any_, name: str, fields: Sequence[str] | None) -> Any_:
-    """A record with some of its fields."""
-    if isinstance(value, Value) or fields is None:
+    """A record with some of its fields, and without what they hold already (see `completed`)."""
+    if isinstance(value, Value):
         return value
-    missing = next((f for f in fields if f not in value.fields), None)
+    wanted = list(value.fields) if fields is None else fields
+    missing = next((f for f in wanted if f not in value.fields), None)
     if missing is not None:
         raise RunError(f"`{name}` has no `{missing}`; it has {', '.join(f'`{n}`' for n in value.fields)}")
-    return Record(value.kind, value.frame, {f: value.fields[f] for f in fields}, value.hidden, value.writer)
+    hidden = {k: v for k, v in value.hidden.items() if k != "response" or "tokens" not in wanted}
+    return Record(value.kind, value.frame, {f: value.fields[f] for f in wanted}, hidden, value.writer)
+
+
+def completed(value: Any_) -> Any_:
+    """A record that has arrived, with the responses as lists of its tokens again."""
+    tokens = value.fields.get("tokens") if isinstance(value, Record) and "context" in value.hidden else None
+    if isinstance(value, Value) or tokens is None or "response" in value.hidden:
+        return value
+    assert tokens.frame is not None
+    rows = torch.split(tokens.tensor, tokens.frame.lengths.tolist())
+    responses = Value([row.tolist() for row in rows], value.frame)
+    return replace(value, hidden={**value.hidden, "response": responses})
 
 
 def tokens_under(values: Iterable[Any_], root: Frame) -> Tensor:
     """[root rows]: the tokens that models read under each row; without sequences, the rows of the innermost frame."""
+    values = list(values)
+    read = [_read_under(v, root) for v in values if isinstance(v, Record) and _is_read(v)]
+    if read:
+        return torch.stack(read).sum(0)
     inner = root
     for value in values:
-        if isinstance(value, Record) and {"context", "response"} <= value.hidden.keys():
-            context, response = (value.hidden[name].rows for name in ("context", "response"))
-            lengths = torch.tensor([len(a) + len(b) for a, b in zip(context, response, strict=True)], dtype=torch.long)
-            return torch.zeros(root.size, dtype=torch.long).index_add_(0, value.frame.path(root), lengths)
         parts = value.fields.values() if isinstance(value, Record) else [value]
         inner = max((inner, *(p.frame for p in parts if p.frame is not None)), key=lambda frame: len(frame.chain()))
     return torch.bincount(inner.path(root), minlength=root.size)
+
+
+def _is_read(record: Record) -> bool:
+    """Whether a model can read the record's rows."""
+    return "context" in record.hidden and ("response" in record.hidden or "tokens" in record.fields)
+
+
+def _read_under(record: Record, root: Frame) -> Tensor:
+    """[root rows]: the tokens of a record's contexts and responses."""
+    lengths = torch.tensor([len(context) for context in record.hidden["context"].rows], dtype=torch.long)
+    if "response" in record.hidden:
+        lengths += torch.tensor([len(response) for response in record.hidden["response"].rows], dtype=torch.long)
+    else:
+        frame = record.fields["tokens"].frame
+        assert frame is not None
+        lengths += frame.lengths
+    return torch.zeros(root.size, dtype=torch.long).index_add_(0, record.frame.path(root), lengths)

@@ -12,7 +12,7 @@ from ..deals import Deal
 from ..errors import RunError
 from ..values import Any_, Frame
 from .channel import Channel
-from .manifest import Manifest, Statement, agree, narrowed, state
+from .manifest import Manifest, Statement, agree, completed, narrowed, state
 from .packing import Cargo, Known, assembled, root_of, unpack
 
 Dealing = Callable[[Tensor, Tensor], Tensor]
@@ -64,7 +64,8 @@ def move(
         return {}
     pieces = [_piece(cargo, manifest, index, own, messages.get(index)) for index, own in rows.items()]
     order = torch.argsort(torch.cat([*rows.values()]))
-    return assembled(pieces, order, Deal(manifest.ids, owner, place, site), _or_held(known, held))
+    arrived = assembled(pieces, order, Deal(manifest.ids, owner, place, site), _or_held(known, held))
+    return {name: completed(value) for name, value in arrived.items()}
 
 
 def _loaded(

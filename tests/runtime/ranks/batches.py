@@ -1,6 +1,7 @@
 """Ragged values of every kind on one root, dealt to ranks, and what each rank should have of them."""
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import torch
 from hypothesis import strategies as st
@@ -37,7 +38,7 @@ def batch_of(samples: Sequence[int], tokens: Sequence[int]) -> dict[str, Any_]:
     }
     hidden = {
         "context": Value([contexts[p] for p in rows.path(prompts).tolist()], rows),
-        "response": Value([[t] * n for t, n in enumerate(tokens)], rows),
+        "response": Value([list(range(end - n, end)) for n, end in zip(tokens, accumulate(tokens), strict=True)], rows),
     }
     answers = [{"n": n, "x": [None, 0.5, float("inf")]} if n % 2 else None for n in range(prompts.size)]
     return {
