@@ -217,15 +217,27 @@ def _telemetry(
 
 
 def _resumed(session: Session, store: CommitStore, commit: Commit) -> tuple[int, Queues]:
-    then, now = (commit.meta["threads"], commit.meta["torch"]), (torch.get_num_threads(), torch.__version__)
-    if then != now and session.world.rank == 0:
-        warnings.warn(
-            f"{commit.path} was made with {then[0]} threads and torch {then[1]}, this run has {now[0]} and {now[1]}: "
-            "the last bits of its numbers may differ from an uninterrupted run's",
-            RunWarning,
-            stacklevel=2,
-        )
+    if session.world.rank == 0 and (told := _differing(session, commit)):
+        warnings.warn(told, RunWarning, stacklevel=2)
     return restore_state(store, commit, session)
+
+
+def _differing(session: Session, commit: Commit) -> str:
+    """What else a commit was made with, of that on which only the last bits of numbers depend; nothing if the same."""
+    now = {"ranks": session.world.size, "threads": torch.get_num_threads(), "torch": torch.__version__}
+    names = [name for name, value in now.items() if commit.meta[name] != value]
+    if not names:
+        return ""
+    then = ", ".join(_measured(name, commit.meta[name]) for name in names)
+    return (
+        f"{commit.path} was made with {then}, this run has {', '.join(_measured(name, now[name]) for name in names)}: "
+        "the last bits of its numbers may differ from an uninterrupted run's"
+    )
+
+
+def _measured(name: str, value: object) -> str:
+    """`2 ranks`, `1 thread`, `torch 2.13`."""
+    return f"torch {value}" if name == "torch" else f"{value} {name.removesuffix('s') if value == 1 else name}"
 
 
 @contextmanager

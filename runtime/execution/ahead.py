@@ -21,13 +21,14 @@ from .session import Session
 class Drawn:
     """What was made ahead for one step: its values, what it logged, and whether a short `collect` was skipped.
 
-    env: where it was made, until it is exchanged.
+    env: where it was made, until it is exchanged. owners: in a commit, who had the rows of each copy (see `waiting`).
     """
 
     values: dict[str, Any_]
     logged: dict[str, list[float]] = field(default_factory=dict)
     skip_updates: bool = False
     env: Env | None = None
+    owners: dict[str, list[int]] = field(default_factory=dict)
 
 
 Queues = dict[int, dict[int, Drawn]]
@@ -115,7 +116,7 @@ def pack_queues(queues: Queues, packer: Packer) -> dict[str, Any]:
 
 def _packed(drawn: Drawn, packer: Packer) -> dict[str, Any]:
     values = {name: packer.pack(value) for name, value in drawn.values.items()}
-    return {"values": values, "logged": drawn.logged, "skip_updates": drawn.skip_updates}
+    return {"values": values, "logged": drawn.logged, "skip_updates": drawn.skip_updates, "owners": drawn.owners}
 
 
 def unpack_queues(packed: dict[str, Any], unpacker: Unpacker) -> Queues:
@@ -125,7 +126,7 @@ def unpack_queues(packed: dict[str, Any], unpacker: Unpacker) -> Queues:
 
 def _unpacked(packed: dict[str, Any], unpacker: Unpacker) -> Drawn:
     values = {name: unpacker.unpack(value) for name, value in packed["values"].items()}
-    return Drawn(values, packed["logged"], packed["skip_updates"])
+    return Drawn(values, packed["logged"], packed["skip_updates"], owners=packed["owners"])
 
 
 def names_ahead(session: Session) -> Sequence[str]:

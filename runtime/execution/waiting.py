@@ -1,6 +1,10 @@
-"""Queues of many ranks as one, for a commit, and dealt to the ranks again: a commit says nothing of where rows lie."""
+"""Queues of many ranks as one, for a commit, and dealt to the ranks again: any other layout can go on with the commit.
 
-from collections.abc import Iterator, Mapping
+Beside the rows a commit says who had them. In the same layout they go back there, so that sums over them are the same
+to the last bit; any other layout deals them anew.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -10,8 +14,9 @@ from torch import Tensor
 from ...compiler.plan import Instruction, Plan
 from ..deals import Deal
 from ..ranks.channel import Alone, Channel
+from ..ranks.manifest import tokens_under
 from ..ranks.rows import move
-from ..values import Any_, Frame, Record, Selection
+from ..values import Any_, Frame, Selection
 from .ahead import Drawn, Queues
 from .collectives import dealt_for
 from .interpreter import Env, Step, frames_of, site_of
@@ -30,6 +35,15 @@ class _Kept:
     def name(self) -> str:
         return self.copy.partition("@")[0]
 
+    @property
+    def site(self) -> str:
+        return site_of(self.made)
+
+    @property
+    def place(self) -> str:
+        """What a commit calls the copy: the same only in the same layout."""
+        return f"{self.copy}, {self.site}"
+
 
 def _kept(plan: Plan) -> dict[int, list[_Kept]]:
     """What waits in each queue, by staleness."""
@@ -47,38 +61,54 @@ def _root(type: str, parents: Mapping[str, str | None]) -> str:
     return axis
 
 
+def _root_of(value: Any_) -> Frame:
+    return next(f for f in frames_of(value) if f.parent is None)
+
+
 # ---------------------------------------------------------------- whole
 
 
 def collected_queues(session: Session, queues: Queues) -> Queues:
-    """The queues with all ranks' rows, on the first rank; all ranks call it."""
+    """The queues with all ranks' rows, on the first rank; all ranks call it.
+
+    Draws of several queues may be of the same prompts, and have to find themselves on the same frame again.
+    """
     if not session.whole.groups:
         return queues
-    kept = _kept(session.whole)
-    return {k: {n: _collected(session, kept[k], n, drawn) for n, drawn in q.items()} for k, q in queues.items()}
+    kept, arrived = _kept(session.whole), list[Any_]()
+    return {
+        k: {n: _collected(session, kept[k], n, drawn, arrived) for n, drawn in q.items()} for k, q in queues.items()
+    }
 
 
-def _collected(session: Session, kept: list[_Kept], number: int, drawn: Drawn) -> Drawn:
-    arrived: dict[str, Any_] = {}
+def _collected(session: Session, kept: Sequence[_Kept], number: int, drawn: Drawn, arrived: list[Any_]) -> Drawn:
+    values: dict[str, Any_] = {}
     for each in {k.name: k for k in kept}.values():
-        arrived |= _to_first(session, each, drawn, arrived)
-    said = session.world.channel("world").collect(
-        msgspec.msgpack.encode((drawn.logged, drawn.skip_updates)), f"the queue of step {number}"
-    )
-    logged: dict[str, list[float]] = {}
-    is_skipped = False
-    for names, skips in map(msgspec.msgpack.decode, said):
-        is_skipped |= skips
-        for name, values in names.items():
-            logged.setdefault(name, []).extend(values)
-    return Drawn(arrived, logged, is_skipped)
+        values |= _to_first(session, each, drawn, arrived)
+        arrived += values.values()
+    own = msgspec.msgpack.encode((drawn.logged, drawn.skip_updates, _owners(session, kept, drawn)))
+    whole = Drawn(values)
+    for said in session.world.channel("world").collect(own, f"the queue of step {number}"):
+        logged, skips, owners = msgspec.msgpack.decode(said)
+        whole.skip_updates |= skips
+        whole.owners |= owners
+        for name, numbers in logged.items():
+            whole.logged.setdefault(name, []).extend(numbers)
+    return whole
 
 
-def _to_first(session: Session, kept: _Kept, drawn: Drawn, arrived: Mapping[str, Any_]) -> dict[str, Any_]:
+def _owners(session: Session, kept: Sequence[_Kept], drawn: Drawn) -> dict[str, list[int]]:
+    """Who has the rows of the copies of which this rank is the first to know."""
+    deals = {k.place: _root_of(drawn.values[k.copy]).deal for k in kept if session.speaks(k.made.mesh)}
+    return {place: deal.owner.tolist() for place, deal in deals.items() if deal is not None}
+
+
+def _to_first(session: Session, kept: _Kept, drawn: Drawn, arrived: Sequence[Any_]) -> dict[str, Any_]:
     source, first = session.member(kept.made.mesh), session.world.rank == 0
+    has_rows = source is not None and (bool(kept.site) or source.index == 0)  # or else all have all rows
     target: Channel | None = Alone("rank0", 0) if first else None
     return move(
-        {kept.name: drawn.values[kept.copy]} if source is not None else {},
+        {kept.name: drawn.values[kept.copy]} if has_rows else {},
         {},
         axis=kept.root,
         source=source,
@@ -95,50 +125,49 @@ def _no_root() -> Frame:
     raise KeyError("these rows are dealt anew")
 
 
-def _frames(values: Mapping[str, Any_]) -> Iterator[Frame]:
-    for value in values.values():
+def _frames(values: Sequence[Any_]) -> Iterator[Frame]:
+    for value in values:
         yield from frames_of(value)
 
 
 # ---------------------------------------------------------------- dealt
 
 
+_Selections = dict[tuple[int, str], Selection]
+"""This rank's rows of a root at a site: one for all values there, so that they stay on one frame."""
+
+
 def distributed_queues(session: Session, queues: Queues) -> Queues:
     """This rank's rows of queues that hold all rows."""
     if not session.whole.groups:
         return queues
-    kept = _kept(session.whole)
-    return {k: {n: _distributed(session, kept[k], n, drawn) for n, drawn in q.items()} for k, q in queues.items()}
+    kept, made = _kept(session.whole), _Selections()
+    return {k: {n: _distributed(session, kept[k], n, drawn, made) for n, drawn in q.items()} for k, q in queues.items()}
 
 
-def _distributed(session: Session, kept: list[_Kept], number: int, drawn: Drawn) -> Drawn:
+def _distributed(session: Session, kept: Sequence[_Kept], number: int, drawn: Drawn, made: _Selections) -> Drawn:
     values: dict[str, Any_] = {}
-    selections: dict[tuple[int, str], Selection] = {}
     for each in kept:
+        whole = drawn.values[each.name]
         if session.member(each.made.mesh) is not None:
-            whole = drawn.values[each.name]
-            root = next(f for f in frames_of(whole) if f.parent is None)
-            key = (id(root), each.made.mesh)
-            if key not in selections:
-                selections[key] = _selection(session, each, number, whole, root)
-            values[each.copy] = selections[key](whole)
+            values[each.copy] = _own(session, each, number, drawn, made)(whole) if each.site else whole
     return Drawn(values, drawn.logged if session.world.rank == 0 else {}, drawn.skip_updates)
 
 
-def _selection(session: Session, kept: _Kept, number: int, whole: Any_, root: Frame) -> Selection:
-    channel = session.member(kept.made.mesh)
-    assert channel is not None and root.ids is not None
-    owner = dealt_for(kept.made, kept.root, Env(session, Step(number)), _lengths(whole, root))
-    deal = Deal(root.ids, owner, channel.index, site_of(kept.made))
-    return Selection(root, deal.mine(), deal=deal)
+def _own(session: Session, kept: _Kept, number: int, drawn: Drawn, made: _Selections) -> Selection:
+    root = _root_of(drawn.values[kept.name])
+    key = (id(root), kept.site)
+    if key not in made:
+        channel = session.channel(kept.made.mesh)
+        assert root.ids is not None
+        deal = Deal(root.ids, _owner(session, kept, number, drawn, root), channel.index, kept.site)
+        made[key] = Selection(root, deal.mine(), deal=deal)
+    return made[key]
 
 
-def _lengths(whole: Any_, root: Frame) -> Tensor:
-    """[root rows]: the tokens that a model reads under each."""
-    counts = torch.zeros(root.size, dtype=torch.long)
-    if isinstance(whole, Record) and {"context", "response"} <= whole.hidden.keys():
-        pairs = zip(whole.hidden["context"].rows, whole.hidden["response"].rows, strict=True)
-        counts.index_add_(
-            0, whole.frame.path(root), torch.tensor([len(c) + len(r) for c, r in pairs], dtype=torch.long)
-        )
-    return counts
+def _owner(session: Session, kept: _Kept, number: int, drawn: Drawn, root: Frame) -> Tensor:
+    """[root rows]: who had each row when the commit was made, or in another layout, who gets it now."""
+    if kept.place in drawn.owners:
+        return torch.tensor(drawn.owners[kept.place], dtype=torch.long)
+    under = [v for v in drawn.values.values() if _root_of(v) is root]
+    return dealt_for(kept.made, kept.root, Env(session, Step(number)), tokens_under(under, root))

@@ -267,7 +267,7 @@ def test_another_number_of_threads_is_told(workshop: Workshop, monkeypatch: pyte
     plan = workshop.compile(PLAIN)
     first = workshop.run(plan, 1)
     monkeypatch.setattr("torch.get_num_threads", lambda: 7)
-    with pytest.warns(RunWarning, match="made with 1 threads .* this run has 7"):
+    with pytest.warns(RunWarning, match="made with 1 thread, this run has 7 threads: the last bits"):
         workshop.run(plan, 2, resume=True, out=first.out)
 
 

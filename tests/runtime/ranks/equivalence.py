@@ -62,7 +62,7 @@ def ran(world: World, plan: bytes, args: argparse.Namespace, breaks_at: int | No
             raise Interrupted
         return is_stopping
 
-    Run._report = spy  # type: ignore[method-assign]
+    Run._report = spy  # type: ignore[method-assign, assignment]
     try:
         with suppress(Interrupted):
             run_plan(plan, args, world)
