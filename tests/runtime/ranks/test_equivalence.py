@@ -5,12 +5,13 @@ layout is among the cases that always run; `-m matrix` runs all of them.
 """
 
 import itertools
+from collections.abc import Callable
 
 import pytest
 
 from ..test_flows import TEXT
 from ..workshop import Workshop
-from .equivalence import alone, assert_same, compiled, together
+from .equivalence import Outcome, alone, assert_same, compiled, together
 from .pool import Pool
 
 ALGORITHMS = {"ppo_adaptive": ("policy", "critic"), "grpo": ("policy",), "dapo": ("policy",), "dpo": ("policy",)}
@@ -59,21 +60,37 @@ def placed(flow: str, layout: str, ranks: int) -> str:
     return f"{TEXT}\nplace {flow} on cpu(nodes=2, devices={half}):{block}\n"
 
 
-def check(workshop: Workshop, pool: Pool, flow: str, ranks: int, layout: str) -> None:
-    one = alone(workshop, compiled(workshop.folder, TEXT, flow, None, data="d.jsonl"), steps=3)
-    plan = compiled(workshop.folder, placed(flow, layout, ranks), flow, ranks, data="d.jsonl")
-    assert_same(one, together(pool, workshop, plan, steps=3))
+@pytest.fixture(scope="module")
+def references() -> dict[str, Outcome]:
+    """The runs in one process, made once each."""
+    return {}
+
+
+Check = Callable[[str, int, str], None]
+
+
+@pytest.fixture
+def check(workshop: Workshop, pool: Pool, references: dict[str, Outcome]) -> Check:
+    """Whether an algorithm computes on so many ranks, in a layout, what it computes in one process."""
+
+    def same(flow: str, ranks: int, layout: str) -> None:
+        if flow not in references:
+            references[flow] = alone(workshop, compiled(workshop.folder, TEXT, flow, None, data="d.jsonl"), steps=3)
+        plan = compiled(workshop.folder, placed(flow, layout, ranks), flow, ranks, data="d.jsonl")
+        assert_same(references[flow], together(pool, workshop, plan, steps=3))
+
+    return same
 
 
 @pytest.mark.parametrize(("flow", "ranks", "layout"), COVER)
-def test_layouts_compute_the_same(workshop: Workshop, pool: Pool, flow: str, ranks: int, layout: str) -> None:
-    check(workshop, pool, flow, ranks, layout)
+def test_layouts_compute_the_same(check: Check, flow: str, ranks: int, layout: str) -> None:
+    check(flow, ranks, layout)
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize(("flow", "ranks", "layout"), [case for case in ALL if case not in COVER])
-def test_the_rest_of_the_matrix(workshop: Workshop, pool: Pool, flow: str, ranks: int, layout: str) -> None:
-    check(workshop, pool, flow, ranks, layout)
+def test_the_rest_of_the_matrix(check: Check, flow: str, ranks: int, layout: str) -> None:
+    check(flow, ranks, layout)
 
 
 def test_the_cover_has_every_pair() -> None:
