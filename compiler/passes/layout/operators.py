@@ -107,8 +107,11 @@ class Layer:
         if here is None:  # rows of a file that lie nowhere yet
             here = Site(site.mesh, EVEN)
             self._made_there(scope, i, here)
-        if here.deal == WHOLE:
+        if here.deal == WHOLE and here.mesh == site.mesh:
             return self._owned(scope, i, here, site)
+        if here.deal == WHOLE:  # each rank there has all rows: it sends its own
+            here = next((s for s in scope.sites(i.out) if s.deal != WHOLE), Site(here.mesh, EVEN))
+            self.demand(scope, i.out, here)
         self._expect(scope, i, here, site)
         copy = self._arrived(scope, i.out, site)
         assert copy is not None
