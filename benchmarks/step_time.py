@@ -4,6 +4,7 @@
     python benchmarks/step_time.py                      # both workloads, eager
     python benchmarks/step_time.py --compile            # compiled decoder layers in training
     python benchmarks/step_time.py --workload ragged --steps 30
+    python benchmarks/step_time.py --ranks 2            # data parallel: the multi target against TRL under torchrun
 
 Each side runs in a process of its own (so that peak memory is its own) and takes one step when it is told to; steps
 alternate, so that the machine's mood is shared. Printed: seconds per step (median after warm-up), the ratio
@@ -95,15 +96,16 @@ def make_inputs(folder: Path, workload: str) -> None:
 
 
 class Gate:
-    """One step per line on standard input; its seconds on standard output."""
+    """One step per line on standard input; its seconds on standard output. Of several ranks the first one has it."""
 
     def __init__(self) -> None:
+        self.is_first = os.environ.get("RANK", "0") == "0"
         self.out = os.fdopen(os.dup(1), "w")
         os.dup2(2, 1)  # whatever else prints goes to standard error
         self.started, self.started_cpu = 0.0, 0.0
 
     def wait(self) -> None:
-        if not sys.stdin.readline():
+        if self.is_first and not sys.stdin.readline():
             sys.exit(0)
         self.started, self.started_cpu = time.perf_counter(), time.process_time()
 
@@ -113,7 +115,8 @@ class Gate:
             "cpu": time.process_time() - self.started_cpu,
             "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
         }
-        print(json.dumps(row), file=self.out, flush=True)
+        if self.is_first:
+            print(json.dumps(row), file=self.out, flush=True)
 
 
 # ---------------------------------------------------------------- the two sides
@@ -122,6 +125,7 @@ class Gate:
 def run_shardflow(folder: Path, steps: int, compiled: bool) -> None:
     """One side: this project."""
     gate = Gate()
+    from shardflow.runtime import __main__ as rank
     from shardflow.runtime import cli, run
 
     telemetry = run.Telemetry.step
@@ -150,7 +154,8 @@ def run_shardflow(folder: Path, steps: int, compiled: bool) -> None:
         "--threads",
         "1",
     ]
-    cli.main([str(folder / "bench.flow"), *options, *(["--compile"] if compiled else [])])
+    start = rank.main if "RANK" in os.environ else cli.main
+    start([str(folder / "bench.flow"), *options, *(["--compile"] if compiled else [])])
 
 
 def run_trl(folder: Path, steps: int, workload: str) -> None:
@@ -200,7 +205,7 @@ def run_trl(folder: Path, steps: int, workload: str) -> None:
     rows = [json.loads(line) for line in (folder / "train.jsonl").read_text().splitlines()]
     config = GRPOConfig(
         output_dir=str(folder / "trl"), use_cpu=True, bf16=False, report_to="none", save_strategy="no",
-        per_device_train_batch_size=PROMPTS * SAMPLES, gradient_accumulation_steps=1, steps_per_generation=1,
+        per_device_train_batch_size=PROMPTS * SAMPLES // int(os.environ.get("WORLD_SIZE", "1")), gradient_accumulation_steps=1, steps_per_generation=1,
         num_generations=SAMPLES, num_iterations=1, max_completion_length=64 if workload == "ragged" else FIXED_TOKENS,
         max_steps=steps, logging_steps=1, learning_rate=1e-3, lr_scheduler_type="constant", loss_type="grpo",
         beta=0.0, temperature=1.0, top_k=0, top_p=1.0, seed=0, use_vllm=False, disable_tqdm=True,
@@ -224,8 +229,10 @@ class Side:
     """A process that takes one step when it is told to."""
 
     def __init__(self, name: str, folder: Path, args: argparse.Namespace, workload: str) -> None:
+        torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", str(args.ranks)] if args.ranks > 1 else []
         command = [
             sys.executable,
+            *torchrun,
             __file__,
             "--side",
             name,
@@ -262,7 +269,7 @@ def measure(workload: str, args: argparse.Namespace) -> dict[str, Any]:
         sides = [Side(name, folder, args, workload) for name in ("shardflow", "trl")]
         rows: list[list[dict[str, float]]] = [[s.step() for s in sides] for _ in range(args.steps)]
         for side in sides:
-            side.process.kill()
+            side.process.terminate()  # torchrun ends its ranks then
             side.process.wait()
     timed = rows[WARMUP:]
     ours, theirs = ([r[i]["seconds"] for r in timed] for i in (0, 1))
@@ -270,6 +277,7 @@ def measure(workload: str, args: argparse.Namespace) -> dict[str, Any]:
     return {
         "workload": workload,
         "compiled": args.compile,
+        "ranks": args.ranks,
         "steps": len(timed),
         "shardflow_s": round(statistics.median(ours), 4),
         "trl_s": round(statistics.median(theirs), 4),
@@ -289,6 +297,7 @@ def main() -> None:
     p.add_argument("--workload", choices=("fixed", "ragged"))
     p.add_argument("--steps", type=int, default=30)
     p.add_argument("--compile", action="store_true")
+    p.add_argument("--ranks", type=int, default=1, help="processes of each side, data parallel over gloo")
     p.add_argument("--side", choices=("shardflow", "trl"), help=argparse.SUPPRESS)
     p.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     args = p.parse_args()
