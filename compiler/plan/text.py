@@ -1,6 +1,9 @@
-"""A plan as text: what a person reads, and golden tests hold."""
+"""A plan as text: what a person reads, and golden tests hold.
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+What is as usual isn't shown, such as `top_p=1.0`; the plan itself has everything.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from .schema import Holding, Instruction, Model, Operand, Plan, Value
@@ -11,17 +14,37 @@ PURE = frozenset(
 ) | {"all_reduce", "own", "spread"}
 """What may be shown where it is read."""
 HIDDEN = frozenset(
-    {"model", "version", "fn", "field", "to", "rows", "tokens", "operator", "metric", "state", "region"}
-) | {"snapshot", "holding", "axis", "source"}
-"""Attributes that the operator's own spelling already shows."""
+    {"model", "version", "fn", "field", "to", "rows", "tokens", "operator", "metric", "state", "region", "path"}
+) | {"snapshot", "holding", "axis", "source", "optimizer", "loss", "micro"}
+"""Attributes that the operator's own spelling already shows, or only that of some operators."""
+USUAL: Mapping[str, Mapping[str, Any]] = {
+    "read": {"shuffle": True, "split": "train"},
+    "generate": {"min_new_tokens": 0, "top_k": 0, "top_p": 1.0, "max_staleness": 0},
+    "update": {"epochs": 1, "dp": 1, "fsdp": 1},
+    "adamw": {
+        "beta1": 0.9,
+        "beta2": 0.999,
+        "eps": 1e-8,
+        "weight_decay": 0.0,
+        "clip_norm": 1.0,
+        "schedule": "constant",
+        "warmup": 0,
+        "floor": 0.0,
+    },
+}
+"""Values of options that are not worth a word, by operator or optimizer: the language's defaults."""
+DEALS = {"sharded evenly": "evenly", "sharded by length": "by length", "partial": "partial", "replicated": "whole"}
+"""How rows lie on a mesh, by the layout."""
+
+# ---------------------------------------------------------------- the whole
 
 
 def plan_text(plan: Plan) -> str:
     """The whole plan, one line per instruction."""
     lines = [f"plan {plan.flow} for {plan.target}   # {plan.hash[:12]}"]
     lines += [f"  param {name} = {value!r}" for name, value in plan.params.items()]
-    lines += [f"  mesh {m.name}: {m.devices} device{'s' if m.devices > 1 else ''}" for m in plan.meshes]
-    lines += [f"  group {g.name}" for g in plan.groups if len(g.meshes) > 1]
+    if plan.target == "multi":
+        lines.append(f"  {_counted(plan.ranks, 'rank')}: {', '.join(m.name for m in plan.meshes)}")
     lines += [f"  model {_model(m)}" for m in plan.models]
     lines += [f"  weights {_holding(h)}" for h in plan.holdings]
     lines += [f"  state {name} = {value!r}" for name, value in plan.states.items()]
@@ -31,22 +54,26 @@ def plan_text(plan: Plan) -> str:
 
 
 def rank_text(plan: Plan, rank: int) -> str:
-    """A projected plan: what one rank does."""
+    """A projected plan: what one rank does, and the groups that it communicates in."""
     lines = [f"rank {rank} of {plan.ranks} of plan {plan.flow}   # {plan.hash[:12]}"]
-    lines += [f"  mesh {m.name}: rank {rank - m.first} of {m.devices} there" for m in plan.meshes]
-    lines += [f"  group {g.name}" for g in plan.groups if len(g.meshes) > 1]
+    lines += [f"  in {m.name}, number {rank - m.first} of {m.devices}" for m in plan.meshes]
+    lines += [f"  in {g.name}" for g in plan.groups if len(g.meshes) > 1]
     lines += [f"  weights {_holding(h)}" for h in plan.holdings]
     return "\n".join([*lines, *_programs(plan)]) + "\n"
 
 
 def _programs(plan: Plan) -> Iterator[str]:
     for ahead in plan.ahead:
-        yield from ("", f"{ahead.staleness} steps ahead, queue {', '.join(ahead.keeps)}:")
+        yield from ("", f"{_counted(ahead.staleness, 'step')} ahead, queue {', '.join(ahead.keeps)}:")
         yield from program_text(ahead.program)
         if ahead.exchange:
             yield from ("", "after the step, what was made ahead goes where it will be read:")
             yield from program_text(ahead.exchange)
     yield from ("", "step:", *program_text(plan.program))
+
+
+def _counted(number: int, word: str) -> str:
+    return f"{number} {word}{'s' if number != 1 else ''}"
 
 
 def _model(model: Model) -> str:
@@ -58,6 +85,12 @@ def _model(model: Model) -> str:
 def _holding(holding: Holding) -> str:
     degrees = ", ".join(f"{k}={v}" for k, v in (("dp", holding.dp), ("fsdp", holding.fsdp)) if v > 1) or "one copy"
     return f"{holding.name} on {holding.mesh}: {degrees}"
+
+
+# ---------------------------------------------------------------- a block
+
+Inlined = Mapping[str, Instruction]
+"""Instructions that are shown where their result is read, by its name."""
 
 
 def program_text(program: Iterable[Instruction], indent: int = 1) -> list[str]:
@@ -88,64 +121,64 @@ def _reads(instruction: Instruction) -> Iterator[str]:
             yield value.ref
 
 
-def _line(i: Instruction, inlined: Mapping[str, Instruction]) -> str:
-    def show(value: Operand) -> str:
-        return _operand(value, inlined)
+def _line(i: Instruction, inlined: Inlined) -> str:
+    def show(name: str) -> str:
+        return _operand(i.args[name], inlined)
 
     match i.op:
         case "update":
-            options = _options(i, ("optimizer", "loss"))
-            return f"update {i.attrs['model']} {_loss(i)}{options} {_optimizer(i)}:   @ {i.mesh}"
+            return f"update {i.attrs['model']} with {_optimizer(i)}, {_loss(i)}:{_at(i)}"
         case "when":
-            return f"when {show(i.args['condition'])}:"
+            return f"when {show('condition')}:"
         case "every":
             return f"every {i.attrs['period']} steps:"
         case "collect":
-            return f"{i.out} = collect{_options(i, ())}:"
+            return f"{i.out} = collect({', '.join(_options(i))}):"
         case "metric" | "record":
-            return f"{i.op} {i.attrs['metric']} = {show(i.args['value'])}"
+            return f"{i.op} {i.attrs['metric']} = {show('value')}"
         case "minimize":
-            return f"minimize {show(i.args['value'])}"
+            return f"minimize {show('value')}"
         case "next_state":
-            return f"next {i.attrs['state']} = {show(i.args['value'])}"
+            return f"next {i.attrs['state']} = {show('value')}"
         case "next_model":
             decay = f", decay={i.attrs['decay']}" if "decay" in i.attrs else ""
             return f"next {i.attrs['model']} = {i.attrs['source']}@{_version(i)}{decay}"
         case "snapshot":
             return f"snapshot {i.attrs['model']}"
         case "keep_rows":
-            return f"keep {show(i.args['rows'])} where {show(i.args['where'])}"
+            return f"keep {show('rows')} where {show('where')}"
         case "move":
-            return _move(i, show)
+            return _move(i, inlined)
         case "gather":
-            return f"{', '.join(i.args)} = gather({', '.join(map(show, i.args.values()))})   @ {i.mesh}"
+            return f"{', '.join(i.args)} = gather({', '.join(map(show, i.args))}){_at(i)}"
         case "weights":
-            return f"weights {i.attrs['holding']} = {i.attrs['model']}@{_now(i)}   @ {' → '.join(i.groups[:2])}"
+            version = "snapshot" if i.attrs.get("snapshot") else "newest"
+            return f"weights {i.attrs['holding']} = {i.attrs['model']}@{version}   : {' → '.join(i.groups[:2])}"
         case "announce":
-            return f"announce {i.attrs['region']} from {i.attrs['source']}   @ {i.mesh}"
+            return f"announce {i.attrs['region']}   : {i.attrs['source']} → {i.mesh}"
     return f"{i.out} = {_expression(i, inlined)}   : {i.type}{_where(i)}"
 
 
 def _where(i: Instruction) -> str:
     """Where a result lies; in a plan for one process, only of what a model computes."""
-    if i.layout:
-        return f", {i.layout} @ {i.mesh}"
-    return f"   @ {i.mesh}" if "micro" in i.attrs else ""
+    if not i.layout:
+        return _at(i) if "micro" in i.attrs else ""
+    is_scalar = "[" not in i.type
+    return (f", {DEALS[i.layout]}" if i.layout == "partial" or not is_scalar else "") + f" @ {i.mesh}"
 
 
-def _now(i: Instruction) -> str:
-    return "snapshot" if i.attrs.get("snapshot") else "newest"
+def _at(i: Instruction) -> str:
+    return f"   @ {i.mesh}"
 
 
-def _move(i: Instruction, show: Callable[[Operand], str]) -> str:
+def _move(i: Instruction, inlined: Inlined) -> str:
     fields = i.attrs.get("fields", {})
-    taken = (show(v) + ("{" + ", ".join(fields[k]) + "}" if k in fields else "") for k, v in i.args.items())
-    how = "as dealt there" if i.attrs["deal"] == "known" else f"dealt {_deals[i.attrs['deal']]}"
+    taken = (
+        _operand(v, inlined) + ("{" + ", ".join(fields[k]) + "}" if k in fields else "") for k, v in i.args.items()
+    )
+    how = DEALS[i.layout] if i.attrs["deal"] != "known" else "as dealt there"
     role = i.attrs.get("role", "move")
     return f"{', '.join(i.args)} = {role}({', '.join(taken)})   : {i.attrs['source']} → {i.mesh}, {how}"
-
-
-_deals = {"even": "evenly", "length": "by length"}
 
 
 def _version(i: Instruction) -> str:
@@ -154,71 +187,95 @@ def _version(i: Instruction) -> str:
 
 
 def _loss(i: Instruction) -> str:
+    """An update's minibatches, micro-batches and passes."""
     loss = i.attrs.get("loss", {})
     passes = "two passes" if loss.get("two_passes") else "one pass"
-    return f"[{passes}, micro-batches of {' and of '.join(loss['uncut'])}]"
+    micro = f"micro={i.attrs['micro']} by {' and '.join(loss['uncut'])}" if loss["uncut"] else "all at once"
+    return ", ".join([*_options(i), micro, passes])
 
 
 def _optimizer(i: Instruction) -> str:
-    given = ", ".join(f"{k}={v}" for k, v in i.attrs["optimizer"].items() if k != "name" and v is not None)
-    return f"{i.attrs['optimizer']['name']}({given})"
+    optimizer = i.attrs["optimizer"]
+    given = {k: v for k, v in optimizer.items() if k != "name"}
+    return f"{optimizer['name']}({', '.join(_unusual(given, USUAL.get(optimizer['name'], {})))})"
 
 
-def _options(i: Instruction, hidden: tuple[str, ...]) -> str:
-    shown = {k: v for k, v in i.attrs.items() if k not in HIDDEN and k not in hidden and _matters(v)}
-    return "".join(f" {k}={v}" for k, v in shown.items())
+def _options(i: Instruction) -> list[str]:
+    return _unusual({k: v for k, v in i.attrs.items() if k not in HIDDEN}, USUAL.get(i.op, {}))
 
 
-def _matters(value: Any) -> bool:
-    return value is not False and value != "" and value is not None
+def _unusual(options: Mapping[str, Any], usual: Mapping[str, Any]) -> list[str]:
+    """Options as they are written, without those that are as usual, or say nothing."""
+    return [f"{k}={_constant(v)}" for k, v in options.items() if usual.get(k) != v and v not in (False, "", None)]
 
 
-def _operand(value: Operand, inlined: Mapping[str, Instruction]) -> str:
+# ---------------------------------------------------------------- expressions
+
+
+def _operand(value: Operand, inlined: Inlined, *, is_part: bool = False) -> str:
+    """A value by its name, or as it is computed. is_part: as part of an expression, which may need parentheses."""
     if not isinstance(value, Value):
-        return repr(value) if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value)
+        return repr(value) if isinstance(value, str) else _constant(value)
     if value.ref not in inlined:
         return value.ref
     inner = inlined[value.ref]
     text = _expression(inner, inlined)
-    return f"({text})" if inner.op == "map" and inner.attrs["fn"] in INFIX else text
+    return f"({text})" if is_part and _is_infix(inner) else text
 
 
-def _expression(i: Instruction, inlined: Mapping[str, Instruction]) -> str:
-    args = [_operand(v, inlined) for v in i.args.values()]
+def _constant(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _is_infix(i: Instruction) -> bool:
+    return i.op == "map" and i.attrs["fn"] in INFIX
+
+
+def _expression(i: Instruction, inlined: Inlined) -> str:
+    def parts() -> list[str]:
+        return [_operand(v, inlined, is_part=True) for v in i.args.values()]
+
     match i.op:
-        case "map" if i.attrs["fn"] in INFIX:
-            return f"{args[0]} {i.attrs['fn']} {args[1]}"
+        case "map" if _is_infix(i):
+            return f" {i.attrs['fn']} ".join(parts())
         case "map" if i.attrs["fn"] == "neg":
-            return f"-{args[0]}"
-        case "map":
-            return f"{i.attrs['fn']}({', '.join(args)})"
+            return f"-{parts()[0]}"
         case "field":
-            return f"{args[0]}.{i.attrs['field']}"
-        case "reduce":
-            return f"{i.attrs['fn']}({_named_args(i, inlined)}{_to(i)})"
-        case "all_reduce" | "spread":
-            return f"{i.op}({args[0]})"
-        case "own":
-            return f"own({args[0]})"
-        case "share":
-            return f"share({args[0]}) from {i.attrs['source']}"
-        case "rank" | "expand":
-            return f"{i.op}({', '.join(args)}{_to(i)})"
+            return f"{parts()[0]}.{i.attrs['field']}"
         case "state":
             return str(i.attrs["state"])
+        case "share":
+            return f"share({_named_args(i, inlined)}) from {i.attrs['source']}"
+        case "map" | "reduce":
+            return _called(str(i.attrs["fn"]), _named_args(i, inlined), *_to(i))
+        case "rank" | "expand":
+            return _called(i.op, _named_args(i, inlined), *_to(i))
         case "call":
-            return f"{i.attrs['operator']}({_named_args(i, inlined)})"
+            return _called(i.attrs["operator"], _named_args(i, inlined))
+        case "read":
+            return _called("read", repr(i.attrs["path"]), *_options(i))
+        case "own":
+            return f"own({parts()[0]})"
         case "generate" | "logprobs" | "entropy" | "values" | "score":
-            return f"{i.attrs['model']}@{_version(i)}.{i.op}({_named_args(i, inlined)}){_options(i, ('micro',))}"
-    return f"{i.op}({_named_args(i, inlined)}){_options(i, ())}"
+            name = f"{i.attrs['model']}@{_version(i)}.{i.op}"
+            return _called(name, _named_args(i, inlined), *_options(i))
+    return _called(i.op, _named_args(i, inlined), *_options(i))
 
 
-def _named_args(i: Instruction, inlined: Mapping[str, Instruction]) -> str:
-    plain = ("x", "0", "prompts", "sequences", "value", "record", "prompt", "response")
-    return ", ".join(_operand(v, inlined) if k in plain else f"{k}={_operand(v, inlined)}" for k, v in i.args.items())
+def _called(name: str, *arguments: str) -> str:
+    return f"{name}({', '.join(a for a in arguments if a)})"
 
 
-def _to(i: Instruction) -> str:
+PLAIN = frozenset({"x", "prompts", "sequences", "value", "record", "prompt", "response"})
+"""Parameters that need no name, as those without one: `0`, `1`."""
+
+
+def _named_args(i: Instruction, inlined: Inlined) -> str:
+    shown = {k: _operand(v, inlined) for k, v in i.args.items()}
+    return ", ".join(text if k in PLAIN or k.isdigit() else f"{k}={text}" for k, text in shown.items())
+
+
+def _to(i: Instruction) -> list[str]:
     to = i.attrs.get("to")
     word = "to" if i.op == "expand" else "by"
-    return f", {word}={to}" if to else ""
+    return [f"{word}={to}"] if to else []
