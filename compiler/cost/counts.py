@@ -1,0 +1,74 @@
+"""FLOPs and bytes of a model's forward pass, per token and whole model, before anything is cut.
+
+Per token: 2 FLOPs per parameter that multiplies it; attention 4·layers·heads·head_dim·context, where `context` is what
+a token attends to in the mean (half of the sequence: causal). A backward pass is twice the products, 2.5 times the
+attention (it computes its scores again: FlashAttention, 2205.14135).
+"""
+
+from ..shapes import ModelShape
+from .work import Head
+
+BACKWARD = 2.0
+ATTENTION_BACKWARD = 2.5
+KERNELS = {True: 12, False: 30}
+"""Kernels of a layer's forward pass, by whether it is compiled."""
+MIXTURE_KERNELS = 10
+"""More of them where tokens are dealt to experts."""
+
+PASSES = {True: (4, 4, 4, 6, 4), False: (24, 30, 12, 10, 6)}
+"""Bytes of bf16 pointwise work, by whether it is compiled: of a norm per element (a plain one computes in fp32, a
+kernel per operation), of rotary embeddings per element of q and k, of a layer's two residual sums per element, of the
+activation per inner element, gated and not."""
+PERMUTED = 8
+"""Bytes per element to deal tokens to experts and take them back: read and written twice."""
+
+
+def matmul_flops(shape: ModelShape) -> float:
+    """Of all layers."""
+    return 2.0 * shape.active_matrices
+
+
+def head_flops(shape: ModelShape, head: Head) -> float:
+    """Of the head: vocabulary for log-probabilities, one number for values and scores."""
+    return 2.0 * (shape.embedding if head == "logprobs" else shape.hidden)
+
+
+def attention_flops(shape: ModelShape, context: float) -> float:
+    """Of all layers, where a token attends to `context` others."""
+    m = shape.latent
+    sizes = m.nope + m.rope + m.value if m else 2 * shape.head_dim
+    return 2.0 * shape.layers * shape.heads * sizes * context
+
+
+def pointwise_bytes(shape: ModelShape, compiled: bool) -> float:
+    """Read and written by what is no product, in all layers."""
+    norm, rotary, sums, gated, plain = PASSES[compiled]
+    turned = (shape.heads + shape.kv_heads) * shape.head_dim
+    act = gated if shape.gated else plain
+    each = (shape.norms * norm + sums) * shape.hidden + rotary * turned
+    e = shape.experts
+    sparse = act * (e.active * e.ffn + e.shared) + PERMUTED * e.active * shape.hidden if e else 0
+    dense = (shape.layers - shape.sparse_layers) * act * shape.ffn
+    return float(shape.layers * each + dense + shape.sparse_layers * sparse)
+
+
+def logits_bytes(shape: ModelShape, head: Head, compiled: bool, trains: bool) -> float:
+    """Read and written by a log-softmax in fp32 and, where it trains, its gradient."""
+    if head != "logprobs":
+        return 0
+    return shape.vocab * ((10.0 if compiled else 18.0) + (8.0 if trains else 0.0))
+
+
+def kernels(shape: ModelShape, compiled: bool) -> float:
+    """Of a forward pass of all layers."""
+    return shape.layers * KERNELS[compiled] + shape.sparse_layers * MIXTURE_KERNELS
+
+
+def touched(shape: ModelShape, tokens: float) -> float:
+    """Parameters of the layers that a pass with so many tokens reads: of the experts, those that some token goes to."""
+    e = shape.experts
+    if e is None:
+        return shape.matrices
+    share = 1 - (1 - e.active / e.total) ** max(1.0, tokens)
+    rest = shape.matrices - shape.sparse_layers * e.total * shape.expert
+    return rest + share * shape.sparse_layers * e.total * shape.expert
