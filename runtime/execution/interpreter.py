@@ -100,7 +100,7 @@ class Env:
 
     def told(self, i: Instruction) -> str:
         """An instruction as a message about a wait calls it."""
-        return f"step {self.step.number}: `{self.called(Name(i.out))}`"
+        return f"step {self.step.number}: {self.session.names.instruction(i)}"
 
     def called(self, operand: Operand) -> str:
         """An operand as a message calls it."""

@@ -10,8 +10,11 @@ DEPTH = 3
 
 
 class Names:
+    """Names are written out once each: a run tells the others where it is at every instruction."""
+
     def __init__(self, plan: Plan) -> None:
         self._made: dict[str, Instruction] = {}
+        self._told: dict[int, tuple[Instruction, str]] = {}
         for x in plan.walk():
             self._made.setdefault(_plain(x.out), x)
 
@@ -26,6 +29,26 @@ class Names:
         if not name.startswith("%"):
             return name
         return "…" if made is None or depth == 0 else self._expression(made, depth - 1)
+
+    def instruction(self, i: Instruction) -> str:
+        """What an instruction does, as a message about a wait calls it."""
+        if id(i) not in self._told:
+            self._told[id(i)] = i, self._doing(i)
+        return self._told[id(i)][1]
+
+    def _doing(self, i: Instruction) -> str:
+        match i.op:
+            case "move":
+                return f"the move of {', '.join(f'`{self(v)}`' for v in i.args.values())} to {i.mesh}"
+            case "weights":
+                return f"the weights of `{i.attrs['model']}` to {i.mesh}"
+            case "update":
+                return f"the update of `{i.attrs['model']}`"
+            case "metric" | "record":
+                return f"the metric `{i.attrs['metric']}`"
+            case "when" | "every" | "collect" | "announce" | "next_state" | "next_model" | "snapshot":
+                return f"a `{i.op}`"
+        return f"`{self(Name(i.out))}`"
 
     def _expression(self, made: Instruction, depth: int) -> str:
         args = [self(a, depth) for a in made.args.values()]
