@@ -42,6 +42,11 @@ class Lengths:
         return min(self.maximum, math.exp(_center(self) + self.spread * NORMAL.inv_cdf(share)))
 
     @property
+    def center(self) -> float:
+        """The mean of the logarithm before the cut. It needs lengths that aren't fixed."""
+        return _center(self)
+
+    @property
     def squared(self) -> float:
         """The mean of the square."""
         if self.is_fixed:

@@ -6,6 +6,7 @@ independent jobs: a longer sequence, or fewer slots, never ends sooner.
 
 import heapq
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 
 from .lengths import Lengths
@@ -29,6 +30,11 @@ def decode_profile(sequences: int, slots: int, lengths: Lengths, of: int) -> tup
     return tuple(_joined(segments))
 
 
+def profile_of(lengths: Sequence[float], slots: int) -> tuple[tuple[float, float], ...]:
+    """(steps, sequences running) in the order of time, for one engine with these responses, in their order."""
+    return tuple(_segments(_ends(lengths, slots)))
+
+
 def _drawn(sequences: int, lengths: Lengths, of: int) -> list[float]:
     """Lengths at evenly spaced quantiles, in an order without pattern; the longest as of all engines."""
     if lengths.is_fixed:
@@ -40,7 +46,7 @@ def _drawn(sequences: int, lengths: Lengths, of: int) -> list[float]:
     return drawn
 
 
-def _ends(drawn: list[float], slots: int) -> list[tuple[float, float]]:
+def _ends(drawn: Sequence[float], slots: int) -> list[tuple[float, float]]:
     """Start and end of each sequence."""
     free = [0.0] * min(slots, len(drawn))
     spans = []
