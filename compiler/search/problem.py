@@ -69,9 +69,16 @@ class Problem:
         return tuple((update, name) for update, name in pairs if update)
 
     def sharing(self) -> tuple[tuple[str, str], ...]:
-        """(train phase, forward phase) of each trained model: they use the same weights, in the same layout."""
-        pairs = ((self.update_of(x.model), x.name) for x in self.phases if x.kind == "forward")
-        return tuple((update, name) for update, name in pairs if update)
+        """(holder, other) of phases that use the same weights in the same layout: all of a model but generation.
+
+        The holder trains the model, or reads it first.
+        """
+        pairs = []
+        for model in self.models:
+            own = [x.name for x in self.phases if x.model == model.name and x.kind != "generate"]
+            holder = self.update_of(model.name) or next(iter(own), None)
+            pairs += [(holder, name) for name in own if holder is not None and name != holder]
+        return tuple(pairs)
 
 
 def problem_of(plan: p.Plan, lengths: Lengths | None = None) -> Problem:

@@ -1,0 +1,222 @@
+"""The legal ways to run a phase on a slot, with their costs. Only what another equals or beats in all is left out."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from ..cluster import Cluster, ClusterError
+from ..cost import KINDS, Cost, CostError
+from ..shapes import ModelShape
+from .decision import Bytes, Layout
+from .instance import MOST_SLOTS, Candidate, Instance, Request, pareto
+from .prices import Prices, by_kind
+from .problem import PhaseSpec, Problem
+
+USABLE = 0.95
+"""Of a device's memory, what phases may take together: the rest is the driver's and fragmentation."""
+
+MICRO = (4096, 16384)
+"""Tokens of a micro-batch that are tried where no line says how many; the longest sequence is in one anyway."""
+
+PIPELINES = (1, 2, 4, 8)
+MOST_TENSOR = 16
+ENGINE_SLOTS = (1024, 512, 256, 128, 64, 32, 16, 8)
+"""Sequences that an engine runs at once at most: more is faster, and takes more of its cache."""
+
+SIXTEENTHS = 16
+FEW_NODES = 8
+
+RESIDENT = ("weights", "optimizer")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a run can carry out: degrees beyond these aren't tried. sleeps: whether state may go to the host."""
+
+    tensor: bool = True
+    pipeline: bool = True
+    sleeps: bool = True
+
+
+def slot_sizes(cluster: Cluster) -> tuple[int, ...]:
+    """Sizes that a slot may have: parts of a node that divide each other, few nodes, sixteenths of the cluster.
+
+    Raises ClusterError for a cluster of several kinds of device.
+    """
+    cluster.slice()
+    each, nodes = cluster.nodes[0].devices, len(cluster.nodes)
+    parts = [s for s in _chain(each) if s <= cluster.devices]
+    counts = {*range(1, min(nodes, FEW_NODES) + 1), *(nodes * k // SIXTEENTHS for k in range(1, SIXTEENTHS + 1))}
+    whole = [n * each for n in counts if 0 < n * each <= cluster.devices]
+    return tuple(sorted({*parts, *whole, cluster.devices}))
+
+
+def _chain(devices: int) -> list[int]:
+    """Divisors of a node, each dividing the next: halves as long as they are whole, then 1."""
+    found = [devices]
+    while found[-1] % 2 == 0:
+        found.append(found[-1] // 2)
+    return [*found, 1]
+
+
+def instance_of(
+    problem: Problem, prices: Prices, requests: Iterable[Request] = (), limits: Limits | None = None
+) -> Instance:
+    """The search of a problem on a cluster, under the lines of a `place` block."""
+    cluster, requests = prices.cluster, tuple(requests)
+    asked = {len(r.ranks) for r in requests if r.ranks is not None}
+    sizes = sorted({*slot_sizes(cluster), *(n for n in asked if _is_possible(cluster, n))})
+    memory = USABLE * cluster.nodes[0].device.memory
+    finder = Finder(problem, prices, requests, limits or Limits(), memory)
+    choices = {x.name: {s: found for s in sizes if (found := finder.of(x, s))} for x in problem.phases}
+    return Instance(problem, cluster.devices, cluster.nodes[0].devices, memory, choices, prices.move, requests)
+
+
+def _is_possible(cluster: Cluster, devices: int) -> bool:
+    try:
+        cluster.slice(devices)
+    except ClusterError:
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class Finder:
+    """Finds the candidates of phases. memory: bytes of a device that they may take."""
+
+    problem: Problem
+    prices: Prices
+    requests: tuple[Request, ...]
+    limits: Limits
+    memory: float
+
+    def of(self, phase: PhaseSpec, devices: int) -> tuple[Candidate, ...]:
+        """The candidates of a phase on so many devices that fit a device by themselves, without the dominated."""
+        fitting = (c for c in self.every(phase, devices) if c.kept + c.extra <= self.memory)
+        return pareto(fitting, by_key=self._matters(phase))
+
+    def every(self, phase: PhaseSpec, devices: int) -> Iterator[Candidate]:
+        """All candidates, those that don't fit included."""
+        for layout in self._layouts(phase, devices):
+            yield from self._priced(phase, layout)
+
+    def _matters(self, phase: PhaseSpec) -> bool:
+        """Whether something else depends on how the weights of a phase lie."""
+        pairs = [*self.problem.sharing(), *self.problem.sampled_after_training()]
+        return any(phase.name in pair for pair in pairs)
+
+    # ------------------------------------------------------------ layouts
+
+    def _layouts(self, phase: PhaseSpec, devices: int) -> Iterator[Layout]:
+        shape, rows = self.prices.shapes[phase.model], _rows(phase)
+        for tp, pp in self._cuts(shape, phase, devices):
+            data = devices // (tp * pp)
+            for fsdp in self._shards(phase, data, devices // tp):
+                layout = Layout(tp, pp, data // fsdp, fsdp)
+                if data <= rows:
+                    yield from self._finished(phase, layout)
+
+    def _cuts(self, shape: ModelShape, phase: PhaseSpec, devices: int) -> Iterator[tuple[int, int]]:
+        each = self.prices.cluster.nodes[0].devices
+        degrees = [t for t in range(1, min(MOST_TENSOR, each, devices) + 1) if fits_tensor(t, shape)]
+        for tp in sorted({*degrees, *self._asked(phase, "tp")}):
+            for pp in sorted({*PIPELINES, *self._asked(phase, "pp")}):
+                allowed = (tp == 1 or self.limits.tensor) and (pp == 1 or self.limits.pipeline)
+                if allowed and pp <= shape.layers and devices % (tp * pp) == 0 and fits_tensor(tp, shape):
+                    yield tp, pp
+
+    def _shards(self, phase: PhaseSpec, data: int, per_node: int) -> list[int]:
+        """Degrees of fsdp: none, within a node, all. An engine holds whole weights."""
+        if phase.kind == "generate":
+            return [1]
+        each = self.prices.cluster.nodes[0].devices
+        inside = [d for d in (each, each // 2) if 0 < d < data and data % d == 0]
+        return sorted({1, *inside, data, *(d for d in self._asked(phase, "fsdp") if data % d == 0)})
+
+    def _asked(self, phase: PhaseSpec, degree: str) -> list[int]:
+        """Degrees that lines name for a phase: they are candidates, wherever else they come from."""
+        return [r.degrees[degree] for r in self.requests if phase.name in r.phases and degree in r.degrees]
+
+    def _finished(self, phase: PhaseSpec, layout: Layout) -> Iterator[Layout]:
+        if phase.kind == "generate":
+            yield layout
+            return
+        asked = {r.micro for r in self.requests if phase.name in r.phases and r.micro is not None}
+        longest = phase.work.prompt + phase.work.longest
+        for micro in sorted(asked or {max(m, longest) for m in MICRO}):
+            for recompute in (False, True) if phase.kind == "train" else (False,):
+                yield replace(layout, micro=micro, recompute=recompute)
+
+    # ------------------------------------------------------------ costs
+
+    def _priced(self, phase: PhaseSpec, layout: Layout) -> Iterator[Candidate]:
+        seen: set[int] = set()
+        for slots in ENGINE_SLOTS if phase.kind == "generate" else (0,):
+            try:
+                found = self.prices.phase(phase, layout, slots)
+            except CostError:
+                return
+            if found.slots not in seen or not slots:
+                seen.add(found.slots)
+                yield from self._variants(phase, layout, found)
+
+    def _variants(self, phase: PhaseSpec, layout: Layout, cost: Cost) -> Iterator[Candidate]:
+        """As it is, and with what can wait in host memory there while other phases run."""
+        memory = by_kind(cost.memory)
+        stays = memory if phase.kind == "generate" else {k: v for k, v in memory.items() if k in RESIDENT}
+        stays = {} if self._is_guest(phase) else stays
+        parts = dict(cost.parts)
+        yield _candidate(layout, parts, memory, stays)
+        leaves = {"train": ("optimizer",), "forward": ("weights",), "generate": (*KINDS, "kv cache")}[phase.kind]
+        gone = {k: v for k, v in stays.items() if k in leaves}
+        if gone and self.limits.sleeps:
+            parts["wake"] = self._waking(phase, gone, layout.devices) / phase.work.every
+            yield _candidate(
+                replace(layout, sleeps=True), parts, memory, {k: v for k, v in stays.items() if k not in gone}
+            )
+
+    def _is_guest(self, phase: PhaseSpec) -> bool:
+        """Whether a phase reads weights that another phase holds."""
+        return any(phase.name == other for _, other in self.problem.sharing())
+
+    def _waking(self, phase: PhaseSpec, gone: Bytes, devices: int) -> float:
+        """Seconds per step: weights are read from the host; optimizer state is written back too."""
+        size = gone["weights"] if phase.kind == "generate" else sum(gone.values())
+        return self.prices.host(size * (2 if phase.kind == "train" else 1), devices)
+
+
+def _candidate(layout: Layout, parts: Mapping[str, float], memory: Bytes, stays: Bytes) -> Candidate:
+    transient = {k: v for k, v in memory.items() if k not in stays}
+    return Candidate(layout, sum(parts.values()), stays, transient, dict(parts))
+
+
+def _rows(phase: PhaseSpec) -> int:
+    """Sequences that can be dealt out: of an update, those of a minibatch."""
+    w = phase.work
+    return max(1, w.samples * w.epochs // w.steps) if phase.kind == "train" else max(1, w.samples)
+
+
+def fits_tensor(degree: int, shape: ModelShape) -> bool:
+    """Heads and the vocabulary are cut evenly; key-value heads too, or each is held by as many devices as others."""
+    even = shape.heads % degree == 0 and shape.vocab % degree == 0
+    return even and (shape.kv_heads % degree == 0 or degree % shape.kv_heads == 0)
+
+
+def space(instance: Instance, cluster: Cluster) -> tuple[str, ...]:
+    """What was searched, in words."""
+    number = sum(len(cs) for by in instance.choices.values() for cs in by.values())
+    sizes = ", ".join(map(str, instance.sizes))
+    return (
+        f"{len(instance.problem.phases)} phases on at most {min(MOST_SLOTS, instance.most_slots)} groups of devices, "
+        f"each of {sizes} devices of {cluster.name}",
+        f"tp that divides heads and vocabulary, within a node; pp of {', '.join(map(str, PIPELINES))}; the rest dp × "
+        "fsdp, with fsdp 1, half a node, a node or all",
+        f"micro-batches of {' or '.join(map(str, MICRO))} tokens where no line says how many, with and without "
+        "recomputation; optimizer states, frozen weights and engines awake or in host memory between their phases",
+        "phases that share the weights of a model, generation left out, are on one group and lie alike; groups don't "
+        "overlap; every order of phases on a group",
+        f"{number} candidates; only those were left out that another equals or beats in seconds, resident and "
+        "transient memory",
+        "not searched: context and expert parallelism, interleaved pipelines, rows' way between groups",
+    )

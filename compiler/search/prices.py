@@ -1,0 +1,89 @@
+"""What the cost model says of a phase, a move of weights, or a way to the host, in the words of the search."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+
+from .. import cost as c
+from ..cluster import Cluster, Slice
+from ..shapes import ModelShape
+from .decision import Layout
+from .instance import Moved, Spread
+from .problem import PhaseSpec, Problem
+from .workload import Workload
+
+HEADS: Mapping[str, c.work.Head] = {"causal_lm": "logprobs", "value_model": "values", "reward_model": "score"}
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Costs on one cluster. shapes: of models by their names. kinds: of model, by its name."""
+
+    cluster: Cluster
+    shapes: Mapping[str, ModelShape]
+    kinds: Mapping[str, str] = field(default_factory=dict)
+    constants: c.Constants = c.DEFAULT
+
+    def part(self, devices: int) -> Slice:
+        """So many devices, as they lie in the cluster."""
+        return self.cluster.slice(devices)
+
+    def phase(self, phase: PhaseSpec, layout: Layout, slots: int = 0) -> c.Cost:
+        """Seconds and bytes of a phase in one step. slots: sequences that an engine runs at once at most."""
+        shape = self.shapes[phase.model]
+        work = self._work(phase, slots)
+        found = c.phase_cost(shape, work, _layout(layout), self.part(layout.devices), self.constants)
+        scale = (phase.work.passes + 2) / 3 if phase.kind == "train" else 1.0
+        scale /= phase.work.every
+        parts = {k: v * scale for k, v in found.parts.items() if v > 0}
+        return c.Cost(parts, found.memory, found.slots)
+
+    def _work(self, phase: PhaseSpec, slots: int) -> c.Work:
+        w = phase.work
+        lengths = _lengths(w)
+        head = HEADS.get(self.kinds.get(phase.model, ""), "logprobs")
+        batch = c.Batch.of(w.samples, w.prompt, lengths)
+        match phase.kind:
+            case "train":
+                return c.Train(batch, max(1, w.steps // w.epochs), w.epochs, head)
+            case "forward":
+                return c.Forward(batch, head)
+        shared = max(1, w.samples // max(1, w.prompts))
+        return c.Generate(w.samples, w.prompt, lengths, shared, slots or 1024)
+
+    def host(self, size: float, devices: int) -> float:
+        """Seconds to bring bytes of each device to the host, or back."""
+        return c.host_seconds(size, self.part(devices), self.constants)
+
+    def move(self, model: str, source: Spread, target: Spread, same: bool) -> Moved:
+        """Bytes into a device, and seconds, of new weights on their way to an engine."""
+        shape = self.shapes[model]
+        moved = c.Reshard(_layout(source.layout), _layout(target.layout), same)
+        places = (self.part(source.devices), self.part(target.devices))
+        seconds = c.reshard_seconds(shape, moved, *places, self.constants)
+        return Moved(c.reshard_bytes(shape, moved), seconds)
+
+    def rows(self, size: float, source: int, target: int, same: bool) -> float:
+        """Seconds of `size` bytes of rows from a slot of so many devices to another."""
+        return c.move_seconds(size, self.part(source), self.part(target), same, self.constants)
+
+
+def prices_of(problem: Problem, cluster: Cluster, shapes: Mapping[str, ModelShape]) -> Prices:
+    """The costs of a problem's phases on a cluster."""
+    return Prices(cluster, shapes, {m.name: m.kind for m in problem.models})
+
+
+def by_kind(memory: c.Memory) -> dict[str, float]:
+    """Bytes by kind, those that are none left out."""
+    return {kind.replace("_", " "): size for kind, size in asdict(memory).items() if size > 0}
+
+
+def _lengths(w: Workload) -> c.Lengths:
+    if w.longest <= w.response:
+        return c.Lengths.fixed(max(1, w.response))
+    return c.Lengths(max(1, w.response), w.longest)
+
+
+def _layout(layout: Layout) -> c.Layout:
+    recompute: c.work.Recompute = "full" if layout.recompute else "none"
+    micro = layout.micro or 8192
+    return c.Layout(layout.tp, layout.pp, layout.dp, layout.fsdp, micro=micro, recompute=recompute)
