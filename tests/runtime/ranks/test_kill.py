@@ -194,10 +194,10 @@ def in_a_step(run: Launched, rng: random.Random) -> None:
 
 
 def in_a_commit(run: Launched, rng: random.Random) -> None:
-    """While the ranks write, or soon after: a commit takes a few hundredths of a second."""
+    """While the ranks write, which takes a few hundredths of a second, or soon after."""
     run.until(lambda: _commits(run.out) > run.commits)
-    run.until(lambda: any((run.out / "commits").glob("*.tmp")))
-    time.sleep(rng.uniform(0, 0.03))
+    run.until(lambda: (run.out / "commits" / f"step-{_commits(run.out) + 1:06d}.tmp").exists())
+    time.sleep(rng.uniform(0, 0.05))
 
 
 def _commits(out: Path) -> int:

@@ -75,6 +75,10 @@ COLLECT = """
         metric unfiltered = mean(reward)
 """
 RANKED = COLLECT.replace("        keep", "        standing = rank(reward)\n        keep")
+SHORT = COLLECT.replace("rounds=4", "rounds=2, short=skip").replace(
+    'where prompts.answer != "0"', "where count(reward, by=prompt) * 0 + step != 2"
+)
+ENDS = COLLECT.replace("batch=4 prompts", "batch=4 prompts, epochs=1")
 TWO = """
     prompts = read("d.jsonl", batch=6 prompts)
     rollout = policy.generate(prompts, n=2, max_new_tokens=4, max_staleness=2)
@@ -86,11 +90,14 @@ FLOWS = {
     "grpo": Flow("grpo", frozen=("ref",)),
     "ppo": Flow("ppo_adaptive", trained=("policy", "critic"), frozen=("ref", "rm")),
     "dapo": Flow("dapo"),
+    "ema": Flow("ema_ref", frozen=("ref",)),
     "dpo": Flow("dpo", frozen=("ref",), generates=False),
     "stale 1": Flow("async_tis", TEXT.replace("max_staleness=2", "max_staleness=1")),
     "stale 2": Flow("async_tis"),
     "collect": Flow("stale", STALE.format(draws=COLLECT), params={}),
     "ranked": Flow("stale", STALE.format(draws=RANKED).replace("(reward - ", "(standing - "), params={}),
+    "short": Flow("stale", STALE.format(draws=SHORT), params={}),
+    "ends": Flow("stale", STALE.format(draws=ENDS), params={}),
     "two": Flow("stale", STALE.format(draws=TWO), params={}),
 }
 
@@ -140,6 +147,9 @@ ROUTES = [
     ("collect", ["single", "split 4", "single"]),
     ("collect", ["fsdp 4", "single", "split 2"]),
     ("ranked", ["split 4", "single", "fsdp 2"]),
+    ("short", ["fsdp 4", "single", "split 2"]),
+    ("ends", ["split 2", "single", "fsdp 2"]),
+    ("ema", ["split 2", "single", "mixed 4"]),
     ("two", ["single", "split 2", "single"]),
     ("two", ["split 4", "dp 2", "single"]),
 ]
