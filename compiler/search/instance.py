@@ -2,6 +2,10 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from msgspec.structs import astuple
 
 from .decision import Bytes, Layout
 from .problem import Problem
@@ -20,20 +24,24 @@ class Candidate:
     transient: Bytes
     parts: Mapping[str, float] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def key(self) -> tuple[int, int, int, int]:
         """How the weights lie, whatever the micro-batches: phases that share weights have the same."""
         return (self.layout.tp, self.layout.pp, self.layout.dp, self.layout.fsdp)
 
-    @property
+    @cached_property
     def kept(self) -> float:
         """Bytes per device, all the time."""
         return sum(self.resident.values())
 
-    @property
+    @cached_property
     def extra(self) -> float:
         """Bytes per device while the phase runs."""
         return sum(self.transient.values())
+
+    def rank(self) -> tuple[Any, ...]:
+        """The fastest first; equals in a fixed order."""
+        return (self.seconds, self.kept, self.extra, astuple(self.layout))
 
 
 @dataclass(frozen=True)
@@ -112,10 +120,9 @@ def pareto(candidates: Iterable[Candidate], by_key: bool) -> tuple[Candidate, ..
 
     by_key: compare only candidates whose weights lie alike, because something else depends on that.
     """
-    ordered = sorted(candidates, key=lambda c: (c.seconds, c.kept, c.extra, c.layout))
-    found: list[Candidate] = []
-    for c in ordered:
-        better = (o for o in found if o.kept <= c.kept and o.extra <= c.extra and (not by_key or o.key == c.key))
-        if next(better, None) is None:
-            found.append(c)
-    return tuple(found)
+    found: dict[Any, list[Candidate]] = {}
+    for c in sorted(candidates, key=Candidate.rank):
+        rivals = found.setdefault(c.key if by_key else None, [])
+        if not any(o.kept <= c.kept and o.extra <= c.extra for o in rivals):
+            rivals.append(c)
+    return tuple(sorted((c for cs in found.values() for c in cs), key=Candidate.rank))

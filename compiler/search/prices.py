@@ -1,7 +1,8 @@
 """What the cost model says of a phase, a move of weights, or a way to the host, in the words of the search."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from functools import lru_cache
 
 from .. import cost as c
 from ..cluster import Cluster, Slice
@@ -25,7 +26,7 @@ class Prices:
 
     def part(self, devices: int) -> Slice:
         """So many devices, as they lie in the cluster."""
-        return self.cluster.slice(devices)
+        return _part(self.cluster, devices)
 
     def phase(self, phase: PhaseSpec, layout: Layout, slots: int = 0) -> c.Cost:
         """Seconds and bytes of a phase in one step. slots: sequences that an engine runs at once at most."""
@@ -67,6 +68,11 @@ class Prices:
         return c.move_seconds(size, self.part(source), self.part(target), same, self.constants)
 
 
+@lru_cache(4096)
+def _part(cluster: Cluster, devices: int) -> Slice:
+    return cluster.slice(devices)
+
+
 def prices_of(problem: Problem, cluster: Cluster, shapes: Mapping[str, ModelShape]) -> Prices:
     """The costs of a problem's phases on a cluster."""
     return Prices(cluster, shapes, {m.name: m.kind for m in problem.models})
@@ -74,7 +80,8 @@ def prices_of(problem: Problem, cluster: Cluster, shapes: Mapping[str, ModelShap
 
 def by_kind(memory: c.Memory) -> dict[str, float]:
     """Bytes by kind, those that are none left out."""
-    return {kind.replace("_", " "): size for kind, size in asdict(memory).items() if size > 0}
+    found = ((kind.replace("_", " "), float(getattr(memory, kind))) for kind in c.KINDS)
+    return {kind: size for kind, size in found if size > 0}
 
 
 def _lengths(w: Workload) -> c.Lengths:

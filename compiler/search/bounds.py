@@ -1,0 +1,61 @@
+"""Leave out what can't be in a placement better than one that is known: exact, whatever the bound."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+from .instance import Candidate, Choices, Instance
+from .problem import Problem
+
+
+def within(instance: Instance, period: float) -> Instance:
+    """The instance without the candidates that make the period longer than `period` seconds.
+
+    A candidate is left out if what must come before and after it takes too long even at its fastest, or if the
+    device-seconds that all phases need at least are more than the cluster has in a period.
+    """
+    fastest = {name: _least(by, lambda c, _: c.seconds) for name, by in instance.choices.items()}
+    cheapest = {name: _least(by, lambda c, size: c.seconds * size) for name, by in instance.choices.items()}
+    slack = _slack(instance.problem, fastest, period)
+    spare = instance.devices * period - sum(cheapest.values())
+    tolerance = 1e-9 * max(period, 1.0)
+
+    def fits(name: str, candidate: Candidate, size: int) -> bool:
+        more = candidate.seconds * size - cheapest[name]
+        return candidate.seconds <= slack[name] + tolerance and more <= spare + tolerance * instance.devices
+
+    choices = {
+        name: {s: kept for s, cs in by.items() if (kept := tuple(c for c in cs if fits(name, c, s)))}
+        for name, by in instance.choices.items()
+    }
+    return replace(instance, choices=choices)
+
+
+def _least(by_size: Mapping[int, tuple[Candidate, ...]], of: object) -> float:
+    return min((of(c, size) for size, cs in by_size.items() for c in cs), default=math.inf)  # type: ignore[operator]
+
+
+def _slack(problem: Problem, fastest: Mapping[str, float], period: float) -> dict[str, float]:
+    """Seconds that a phase may take if all it waits for and all that wait for it are at their fastest."""
+    before, after = chains(problem, fastest)
+    return {x.name: period - before[x.name] - after[x.name] for x in problem.phases}
+
+
+def chains(problem: Problem, seconds: Mapping[str, float]) -> tuple[dict[str, float], dict[str, float]]:
+    """Seconds of the longest chain before each phase, and after it."""
+    before: dict[str, float] = {}
+    for x in problem.phases:
+        before[x.name] = max((before[a] + seconds[a] for a in x.after), default=0.0)
+    after = dict.fromkeys(before, 0.0)
+    for x in reversed(problem.phases):
+        for a in x.after:
+            after[a] = max(after[a], after[x.name] + seconds[x.name])
+    return before, after
+
+
+def one_slot(instance: Instance) -> Instance:
+    """The instance with all phases on one slot of all devices."""
+    size = max(instance.sizes, default=0)
+    choices: Choices = {name: {size: by[size]} for name, by in instance.choices.items() if size in by}
+    missing = {name: {} for name in instance.choices if name not in choices}
+    return replace(instance, choices={**choices, **missing}, slots=1)
