@@ -12,9 +12,9 @@ class Options:
 
     seed: of lengths and failures. drawn: whether lengths of responses are drawn; otherwise all durations are the
     decision's. together: steps end together on all slots, as in a run, where every rank reports each step, and as the
-    search counts; otherwise only what a task waits for holds it. mtbf: mean seconds between failures of the whole run; None: nothing fails.
-    save_every: steps between commits; None: no commits, except where runs fail (then 50, as `flowrun` has it).
-    commit, restart: seconds of each.
+    search counts; otherwise only what a task waits for holds it. mtbf: mean seconds between failures of the whole
+    run; None: nothing fails. save_every: steps between commits; None: no commits, except where runs fail (then 50, as
+    `flowrun` has it). commit, restart: seconds of each.
     """
 
     steps: int = 20

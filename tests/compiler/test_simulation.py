@@ -118,7 +118,7 @@ def decisions(draw: st.DrawFn) -> Decision:
         seconds = draw(st.floats(0.125, 50, width=16))
         earlier = [x.name for x in phases if x.kind != "train" and not (staleness and x.kind == "generate")]
         after = draw(st.lists(st.sampled_from(earlier), unique=True)) if earlier else []
-        if kind == "forward" and not staleness and "policy.generate" not in after:
+        if kind != "generate" and not staleness and "policy.generate" not in after:
             after.append("policy.generate")
         ahead = staleness if kind == "generate" else 0
         slot = f"s{draw(st.integers(1, slots))}"
