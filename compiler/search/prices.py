@@ -31,14 +31,15 @@ class Prices:
     def phase(self, phase: PhaseSpec, layout: Layout, slots: int = 0) -> c.Cost:
         """Seconds and bytes of a phase in one step. slots: sequences that an engine runs at once at most."""
         shape = self.shapes[phase.model]
-        work = self._work(phase, slots)
+        work = self.work(phase, slots)
         found = c.phase_cost(shape, work, _layout(layout), self.part(layout.devices), self.constants)
         scale = (phase.work.passes + 2) / 3 if phase.kind == "train" else 1.0
         scale /= phase.work.every
         parts = {k: v * scale for k, v in found.parts.items() if v > 0}
         return c.Cost(parts, found.memory, found.slots)
 
-    def _work(self, phase: PhaseSpec, slots: int) -> c.Work:
+    def work(self, phase: PhaseSpec, slots: int = 0) -> c.Work:
+        """What a phase does in one step, as the cost model has it. slots: as in `phase`."""
         w = phase.work
         lengths = _lengths(w)
         head = HEADS.get(self.kinds.get(phase.model, ""), "logprobs")
