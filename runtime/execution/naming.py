@@ -58,7 +58,7 @@ class Names:
             case "map":
                 return _pointwise(made.attrs["fn"], args)
             case "reduce":
-                return f"{made.attrs['fn']}({args[0]})"
+                return f"{made.attrs['fn']}({self(made.args['x'], depth)})"
             case "call":
                 return f"{made.attrs['operator']}({', '.join(args)})"
             case "collected" | "all_reduce" | "share" | "own" | "spread":

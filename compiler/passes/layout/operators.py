@@ -524,9 +524,9 @@ class Layer:
             match statement:
                 case Move():
                     found += [statement.source.mesh, statement.target.mesh]
-                case p.Instruction():
+                case p.Instruction() if statement.out not in self._common:
                     found.append(statement.mesh)
-        return [m for m in dict.fromkeys(found) if m != self.world or found == [self.world]] or [self.world]
+        return list(dict.fromkeys(found))
 
     def _collected(self, i: p.Instruction, scope: Scope) -> None:
         """The kept rows of all rounds, where the rounds made them."""
