@@ -11,7 +11,7 @@ from .facts import Places
 from .graph import Constant, Graph
 from .limits import bounded
 from .passes.check import check
-from .passes.check.place import Target, check_placed_flows, check_placed_values, place_flow
+from .passes.check.place import Target, check_effects, check_placed_flows, place_flow
 from .passes.elaborate import elaborate
 from .passes.emit import emit
 from .passes.infer import infer
@@ -101,7 +101,7 @@ def check_flow(
         report.raise_if_errors()  # a graph in error has no order to speak of
         scheduled = schedule(prune(record(simplify(graph))), report)
         if target.is_multi:
-            check_placed_values(source.module, scheduled, report)
+            check_effects(source.module, scheduled, placement, report)
     report.raise_if_errors()
     return Checked(source, chosen.flow, graph, scheduled, placement, target, tuple(in_order(report.diagnostics)))
 

@@ -266,6 +266,22 @@ def test_a_line_for_what_is_not_computed_is_warned_of(bench: Workbench) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (["policy.logprobs on controller"], ["`policy.logprobs`: it only runs within `policy.update`"]),
+        (["policy.update on nodes, fsdp=2", "policy.logprobs on nodes"], ["`policy.logprobs`: it only runs within"]),
+        (["policy.logprobs with policy.update"], []),
+        (["policy on controller"], []),
+        (["policy.update on nodes, fsdp=2"], []),
+    ],
+)
+def test_a_phase_within_an_update_is_where_that_is(bench: Workbench, lines: list[str], said: list[str]) -> None:
+    found = bench.found(placed("cpu", *lines), target="multi", ranks=2)
+    assert [d.code for d in found] == ["W0501"] * len(said)
+    assert all(part in d.message for part, d in zip(said, found, strict=True))
+
+
 def test_options_of_a_phase_reach_its_instructions(bench: Workbench) -> None:
     plan = plan_of(bench, "policy.update on nodes, micro=64 tokens, compile=true", "ref on nodes, micro=32 tokens")
     (update,) = (i for i in plan.walk() if i.op == "update")

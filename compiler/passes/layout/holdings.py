@@ -14,7 +14,10 @@ class Holdings:
     def __init__(self, plan: p.Plan, placement: Placement) -> None:
         self._placement = placement
         self._changing = {m.name for m in plan.models if m.trained or m.replaced}
-        self._homes = {m.name: self._home(plan, m.name) for m in plan.models}
+        self._homes = {name: self._home(plan, name) for name in self._changing}
+        updates = [i for i in plan.walk() if i.op == "update"]
+        self._inside = {x.out: self._homes[u.attrs["model"]] for u in updates for x in u.walk()}
+        self._homes |= {m.name: self._first(plan, m.name) for m in plan.models if m.name not in self._changing}
         self._all: dict[tuple[str, Spot], p.Holding] = {}
         for model in plan.models:
             if model.name in self._changing:
@@ -33,8 +36,8 @@ class Holdings:
         return self._homes[model]
 
     def spot(self, i: p.Instruction) -> Spot:
-        """Where a phase runs."""
-        return self._placement.spot(f"{i.attrs['model']}.{i.op}")
+        """Where a phase runs: in an update, where that is."""
+        return self._inside.get(i.out) or self._placement.spot(f"{i.attrs['model']}.{i.op}")
 
     def of(self, i: p.Instruction) -> p.Holding:
         """The weights that a phase reads. To generate, a rank needs all of them."""
@@ -62,6 +65,12 @@ class Holdings:
         return [spot for _, spot in self._all]
 
     def _home(self, plan: p.Plan, model: str) -> Spot:
+        """Where a model is trained; where it is read, if it is only replaced."""
         read = {i.op for i in plan.walk() if i.attrs.get("model") == model and i.attrs.get("version") != "live"}
         first = next((op for op in ("update", *SCORING, "generate") if op in read), "logprobs")
         return self._placement.spot(f"{model}.{first}")
+
+    def _first(self, plan: p.Plan, model: str) -> Spot:
+        """Where a model is read first, rather to score than to generate."""
+        reads = [i for op in (*SCORING, "generate") for i in plan.walk() if i.op == op and i.attrs["model"] == model]
+        return self.spot(reads[0]) if reads else self._placement.spot(f"{model}.logprobs")

@@ -553,6 +553,8 @@ class Layer:
         home = self.holdings.home(i.attrs["model"])
         site = Site(home.mesh, LENGTH)
         self._bring_operands(i, scope, site)
+        for phase in (x for x in i.body if x.op in SCORING and x.attrs["version"] != "live"):
+            self._with_weights(phase, scope)  # once, and not in every minibatch
         inner = scope.nested(fixed=site)
         self.block(i.body, inner)
         loss = self._loss(i, inner)
