@@ -71,8 +71,10 @@ COLLECT = """
         prompts = read("d.jsonl", batch=4 prompts)
         rollout = policy.generate(prompts, n=2, max_new_tokens=4, max_staleness=1)
         reward = rewards.share(rollout.text)
+        bonus = exp(reward)
         keep prompts where prompts.answer != "0"
         metric unfiltered = mean(reward)
+    metric bonus = mean(bonus)
 """
 RANKED = COLLECT.replace("        keep", "        standing = rank(reward)\n        keep")
 SHORT = COLLECT.replace("rounds=4", "rounds=2, short=skip").replace(
