@@ -21,3 +21,29 @@ def test_values_are_computed_where_they_are_placed(workshop: Workshop, pool: Poo
     one = alone(workshop, compiled(workshop.folder, TEXT, flow, None, data="d.jsonl"), steps=3)
     plan = compiled(workshop.folder, text, flow, 4, data="d.jsonl")
     assert_same(one, together(pool, workshop, plan, steps=3))
+
+
+WITHIN = """
+import rewards
+
+flow within(data: str):
+    model policy = causal_lm("p")
+    model rival = causal_lm("p")
+    model ref = frozen(policy)
+    prompts = read(data, batch=6 prompts)
+    rollout = policy.generate(prompts, n=2, max_new_tokens=6)
+    reward = rewards.exact_match(rollout.text, prompts.answer) + rollout.length
+    update rival(adamw(lr=1e-3)):
+        minimize -mean(rival.logprobs(rollout) * reward)
+    update policy(adamw(lr=1e-3), minibatch=3 prompts):
+        best = keep(rollout, where=reward >= mean(reward))
+        minimize -mean(policy.logprobs(best) * (ref.logprobs(best) - rival.logprobs(best)))
+"""
+
+
+def test_other_models_within_an_update_come_to_it(workshop: Workshop, pool: Pool) -> None:
+    lines = ("policy.update on nodes[0], fsdp=2", "rival.update on nodes[1]", "policy.generate on nodes[1]")
+    text = f"{WITHIN}\nplace within on cpu(nodes=2, devices=2):" + "".join(f"\n    {line}" for line in lines) + "\n"
+    one = alone(workshop, compiled(workshop.folder, WITHIN, "within", None, data="d.jsonl"), steps=3)
+    plan = compiled(workshop.folder, text, "within", 4, data="d.jsonl")
+    assert_same(one, together(pool, workshop, plan, steps=3))
