@@ -11,19 +11,30 @@ from ...dsl.diagnostics import suggest
 from .data import ClusterError, Device
 
 GB = 1e9
-"""Bytes. Data sheets count memory and bandwidth in powers of ten."""
+"""Bytes. Data sheets count bandwidth in powers of ten."""
+GIB = 2.0**30
+"""Bytes. Memory that is sold as 80 GB is 80 GiB, of which the driver shows a little less."""
 
-H100_500W = (500 / 700) ** (1 / 3)
-"""The clock that 500 of 700 watts leave: power grows with the cube of the clock (P ~ f V², V ~ f)."""
+H100_500W = (500 / 700) ** (2 / 3)
+"""Of the 700 W part's FLOP/s, what 500 W sustain. Power grows with f·V²: with the cube of the clock where the voltage
+follows it, in proportion where it doesn't. The 350 W part reaches about 0.63 of the 700 W one's matrix products."""
 
 
 def _nvlink(
     name: str, tflops: float, memory: float, bandwidth: float, link: float, nic: float, host: float = 50, **more: int
 ) -> Device:
-    """memory in GB; bandwidth, link (both directions), nic and host in GB/s."""
+    """memory in GiB; bandwidth, link (both directions), nic and host in GB/s."""
     per_node, fp8 = more.get("per_node", 8), bool(more.get("fp8", 1))
     return Device(
-        name, tflops * 1e12, memory * GB, bandwidth * GB, link / 2 * GB, nic * GB, host * GB, per_node=per_node, fp8=fp8
+        name,
+        tflops * 1e12,
+        memory * GIB,
+        bandwidth * GB,
+        link / 2 * GB,
+        nic * GB,
+        host * GB,
+        per_node=per_node,
+        fp8=fp8,
     )
 
 
@@ -40,8 +51,8 @@ PRESETS = {
         _nvlink("h20", 148, 96, 4000, 900, 50),
         _nvlink("b200", 2250, 180, 8000, 1800, 50),
         _nvlink("gb200", 2500, 186, 8000, 1800, 50, 200, per_node=72),
-        Device("l40s", 362.05e12, 48 * GB, 864 * GB, 25 * GB, 12.5 * GB, link_latency=5.7e-6, fp8=True),
-        Device("cpu", 50e9, 8 * GB, 10 * GB, 5 * GB, 1.25 * GB, 5 * GB, 1e-5, 3e-5, per_node=1),
+        Device("l40s", 362.05e12, 45 * GIB, 864 * GB, 25 * GB, 12.5 * GB, link_latency=5.7e-6, fp8=True),
+        Device("cpu", 50e9, 8 * GIB, 10 * GB, 5 * GB, 1.25 * GB, 5 * GB, 1e-5, 3e-5, per_node=1),
     )
 }
 """By the name a flow calls them. `cpu` is one core of a usual server with its share of the memory."""

@@ -70,5 +70,5 @@ def touched(shape: ModelShape, tokens: float) -> float:
     if e is None:
         return shape.matrices
     share = 1 - (1 - e.active / e.total) ** max(1.0, tokens)
-    rest = shape.matrices - shape.sparse_layers * e.total * shape.expert
-    return rest + share * shape.sparse_layers * e.total * shape.expert
+    rest: float = shape.matrices - shape.sparse_layers * e.total * shape.expert
+    return float(rest + share * shape.sparse_layers * e.total * shape.expert)

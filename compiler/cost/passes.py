@@ -171,13 +171,16 @@ def _sending(p: _Pass, stage: float) -> float:
 
 
 def _step(p: _Pass) -> Mapping[str, float]:
-    """Seconds per optimizer step: gradients over the copies, behind the last backward pass, and the optimizer."""
+    """Seconds per optimizer step: gradients over the copies, and the optimizer.
+
+    Gradients are reduced behind the last micro-batch's backward pass, new weights gathered behind the first's forward.
+    """
     own = local_parameters(p.shape, p.layout) / p.layout.fsdp
     group = group_of("dp", p.layout, p.devices)
     if p.layout.shared_optimizer:
         reduced = all_gather(own * GRADIENT, group, p.c) + all_gather(own * element(p.dtype), group, p.c)
     else:
         reduced = all_reduce(own * GRADIENT, group, p.c)
-    last = p.tokens / p.layout.tp * p.layers * 2 * counts.matmul_flops(p.shape) / p.flops
     copies = p.layout.dp if p.layout.shared_optimizer else 1
-    return {"dp": _hidden(reduced, last, p.c), "optimizer": own / copies * OPTIMIZER[p.layout.fsdp > 1] / p.bandwidth}
+    optimizer = own / copies * OPTIMIZER[p.layout.fsdp > 1] / p.bandwidth
+    return {"dp": _hidden(reduced, sum(_computing(p).values()), p.c), "optimizer": optimizer}

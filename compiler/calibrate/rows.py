@@ -1,0 +1,197 @@
+"""Rows of measurements: what was run, on what, and what came out."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import msgspec
+
+from ..cluster import ClusterError, Device, Slice, device_named
+from ..shapes import ModelShape, ShapeError, shape_named
+
+
+class RowError(ValueError):
+    """A row that can't be read: the message names the row and the field."""
+
+
+class Sizes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The sizes of a model that has no name."""
+
+    hidden: int
+    layers: int
+    heads: int
+    ffn: int
+    vocab: int
+    kv_heads: int | None = None
+    head_dim: int | None = None
+    gated: bool = True
+    tied: bool = False
+
+
+class Degrees(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Degrees of parallelism; None: not said. chunks: of a stage, in an interleaved pipeline."""
+
+    tp: int | None = None
+    pp: int | None = None
+    dp: int | None = None
+    fsdp: int | None = None
+    cp: int | None = None
+    ep: int | None = None
+    chunks: int | None = None
+
+
+class _Row(msgspec.Struct, frozen=True, kw_only=True, tag_field="phase"):
+    id: str
+    model: str | Sizes
+    device: str
+    devices: int
+    measured: dict[str, float]
+    dtype: str = "bf16"
+    source: str = ""
+
+
+class TrainRow(_Row, frozen=True, kw_only=True, tag="train"):
+    """Training at a fixed length. micro_batch, global_batch: sequences, of one data-parallel rank and of all."""
+
+    sequence: int
+    parallel: Degrees = Degrees()
+    micro_batch: int | None = None
+    global_batch: int | None = None
+    recompute: str | None = None
+    compiled: bool | None = None
+
+
+class GenerateRow(_Row, frozen=True, kw_only=True, tag="generate"):
+    """Sampling at fixed lengths. batch: sequences at once on all devices, or `saturated`: as many as fit."""
+
+    prompt: int
+    response: int
+    parallel: Degrees = Degrees()
+    batch: int | str = "saturated"
+
+
+class StepRow(_Row, frozen=True, kw_only=True, tag="step"):
+    """A whole step of an algorithm. mean_length: tokens of a response. train_batch: responses per optimizer step.
+
+    split: devices that generate and that train, where those are different ones.
+    """
+
+    algorithm: str = "grpo"
+    staleness: int = 0
+    split: dict[str, int] | list[int] | str | None = None
+    max_response: int
+    mean_length: float | None = None
+    prompt: float | None = None
+    rollouts_per_step: int
+    train_batch: int | None = None
+    generate: Degrees = Degrees()
+    train: Degrees = Degrees()
+
+
+Row: TypeAlias = TrainRow | GenerateRow | StepRow
+
+MEASURED: dict[str, tuple[str, ...]] = {
+    "train": ("tokens_per_second_per_device", "model_tflops_per_device", "step_seconds"),
+    "generate": ("output_tokens_per_second", "output_tokens_per_second_per_device"),
+    "step": ("step_seconds",),
+}
+"""What may have been measured in a phase; the first that a row has is compared. `memory_gib` may stand beside it."""
+
+
+def phase_of(row: Row) -> str:
+    """train, generate or step."""
+    return str(row.__struct_config__.tag)
+
+
+def target_of(row: Row) -> tuple[str, float]:
+    """What was measured, and the number. Raises RowError."""
+    wanted = MEASURED[phase_of(row)]
+    found = next(((n, row.measured[n]) for n in wanted if n in row.measured), None)
+    if found is None:
+        raise RowError(f"row `{row.id}`: `measured` holds none of {', '.join(f'`{n}`' for n in wanted)}")
+    if not 0 < found[1] < float("inf"):
+        raise RowError(f"row `{row.id}`: `measured.{found[0]}` is {found[1]}; it is a number above 0")
+    return found
+
+
+# ---------------------------------------------------------------- reading
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows of a JSON file: a list of objects. Raises RowError naming the row and the field; OSError."""
+    try:
+        document = msgspec.json.decode(path.read_bytes())
+    except msgspec.DecodeError as error:
+        raise RowError(f"{path.name} is no JSON: {error}") from None
+    if not isinstance(document, list):
+        raise RowError(f"{path.name} holds no list of rows")
+    rows = [_row(path, number, entry) for number, entry in enumerate(document)]
+    ids = [row.id for row in rows]
+    twice = next((i for i in ids if ids.count(i) > 1), None)
+    if twice is not None:
+        raise RowError(f"{path.name}: two rows have the id `{twice}`")
+    return rows
+
+
+def _row(path: Path, number: int, entry: Any) -> Row:
+    if not isinstance(entry, dict):
+        raise RowError(f"{path.name}: row {number} is no object")
+    name = entry.get("id", f"number {number}")
+    phase = entry.get("phase")
+    if phase not in MEASURED:
+        said = "`phase` is missing" if phase is None else f"`phase` is `{phase}`"
+        raise RowError(f"{path.name}, row `{name}`: {said}; it is one of {', '.join(MEASURED)}")
+    entry = {k: v for k, v in entry.items() if k != "parallel" or v is not None}
+    try:
+        row: Row = msgspec.convert(entry, TrainRow | GenerateRow | StepRow)
+        _usable(row)
+    except (msgspec.ValidationError, RowError, ClusterError, ShapeError) as error:
+        raise RowError(f"{path.name}, row `{name}`: {_plain(str(error), name)}") from None
+    return row
+
+
+def _plain(message: str, name: object) -> str:
+    return message.replace("$.", "").replace("Object missing", "missing").removeprefix(f"row `{name}`: ")
+
+
+def _usable(row: Row) -> None:
+    """Raise unless its model, device and numbers are ones that can be counted with."""
+    device_of(row)
+    model_of(row)
+    target_of(row)
+    numbers = {f: getattr(row, f) for f in row.__struct_fields__ if isinstance(getattr(row, f), int | float)}
+    for field, value in numbers.items():
+        if not isinstance(value, bool) and field != "staleness" and value <= 0:
+            raise RowError(f"`{field}` is {value}; it is a number above 0")
+    for field in ("parallel", "generate", "train"):
+        for name, value in degrees(getattr(row, field, None)).items():
+            if value < 1:
+                raise RowError(f"`{field}.{name}` is {value}; it is at least 1")
+
+
+def degrees(given: object) -> Mapping[str, int]:
+    """The degrees that are said."""
+    if not isinstance(given, Degrees):
+        return {}
+    return {k: v for k, v in msgspec.structs.asdict(given).items() if v is not None}
+
+
+def device_of(row: Row) -> Device:
+    """The device it ran on. Raises ClusterError."""
+    return device_named(row.device)
+
+
+def slice_of(row: Row, devices: int) -> Slice:
+    """So many of its devices, in usual nodes."""
+    device = device_of(row)
+    return Slice(device, devices, min(devices, device.per_node))
+
+
+def model_of(row: Row) -> ModelShape:
+    """The model it ran. Raises ShapeError."""
+    m = row.model
+    if isinstance(m, str):
+        return shape_named(m)
+    head_dim = m.head_dim or m.hidden // m.heads
+    kv_heads = m.kv_heads or m.heads
+    return ModelShape(row.id, m.layers, m.hidden, m.heads, kv_heads, head_dim, m.ffn, m.vocab, m.tied, m.gated)
