@@ -37,7 +37,15 @@ def parser() -> argparse.ArgumentParser:
     e.add_argument("what", help="an error or warning such as E0201, or a flow")
     e.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     e.add_argument("--format", choices=("text", "json"), default="text")
+    _calibrate_options(commands.add_parser("calibrate", help="compare the cost model with measurements"))
     return p
+
+
+def _calibrate_options(p: argparse.ArgumentParser) -> None:
+    p.add_argument("rows", type=Path, help="a JSON file: a list of measured rows")
+    p.add_argument("--profile", type=Path, metavar="FILE", help="constants to predict with, written by --fit")
+    p.add_argument("--fit", type=Path, metavar="FILE", help="fit the constants to the rows first, and write them here")
+    p.add_argument("--format", choices=("text", "json"), default="text")
 
 
 def _source_options(p: argparse.ArgumentParser) -> None:
@@ -64,6 +72,10 @@ def main(argv: Sequence[str] | None = None) -> int:
                 from .formatting import format_files
 
                 return format_files(args.flows, check=args.check, stdout=args.stdout, as_json=args.format == "json")
+            case "calibrate":
+                from .calibrate import calibrate_command
+
+                return calibrate_command(args)
         from .explain import explain
 
         return explain(args)
