@@ -22,38 +22,60 @@ PREFETCHED = 2
 
 def local_parameters(shape: ModelShape, layout: Layout) -> float:
     """Parameters on the fullest device while they compute: its stage, its cut, its experts."""
+    return sum(_local(shape, layout))
+
+
+def _local(shape: ModelShape, layout: Layout) -> tuple[float, float]:
+    """The same outside of routed experts, and in them."""
     e = shape.experts
     routed = shape.sparse_layers * e.total * shape.expert if e else 0
-    layers = (shape.matrices - routed) / layout.tp + routed / layout.tp / layout.ep
-    per_stage = layers * math.ceil(shape.layers / layout.pp) / shape.layers
+    stage = math.ceil(shape.layers / layout.pp) / shape.layers / layout.tp
     ends = shape.embedding / layout.tp * (1 if shape.tied or layout.pp > 1 else 2)
-    return per_stage + ends
+    return (shape.matrices - routed) * stage + ends, routed * stage / layout.ep
 
 
-def training_memory(shape: ModelShape, work: Train, layout: Layout, flight: Batch) -> Memory:
-    """Of an update. flight: one micro-batch of one data-parallel rank."""
-    own = local_parameters(shape, layout)
-    shards = layout.fsdp // math.gcd(layout.ep, layout.fsdp) if layout.ep > 1 else layout.fsdp
+def _held(shape: ModelShape, layout: Layout, optimizer: bool = False) -> float:
+    """Parameters that a device keeps between passes, or for the optimizer.
+
+    fsdp cuts them; ep has cut the experts over some of the same ranks already. A shared optimizer is cut over all.
+    """
+    plain, routed = _local(shape, layout)
+    if optimizer and layout.shared_optimizer:
+        return plain / layout.data + routed * layout.ep / layout.data
+    return plain / layout.fsdp + routed / (layout.fsdp // math.gcd(layout.ep, layout.fsdp))
+
+
+def training_memory(shape: ModelShape, work: Train, layout: Layout, flight: Batch, count: int) -> Memory:
+    """Of an update at its worse moment. flight: one micro-batch of one data-parallel rank; count: how many.
+
+    Of a single micro-batch there are logits and all activations before there are gradients, and gradients when those
+    are gone but for a layer's.
+    """
+    held = _held(shape, layout)
     wide = layout.fsdp > 1 or work.dtype == "fp32"
-    master = 8 if wide else 12
-    copies = layout.dp if layout.shared_optimizer else 1
     tokens = flight.tokens / layout.cp
+    gradients = held * 4
+    activations = tokens * _kept(shape, layout)
+    logits = tokens * _logits(shape, work.head) * LOGITS[layout.compiled] / layout.tp
+    if count == 1:
+        last = tokens * layer_bytes(shape, "none") / layout.tp
+        before = activations + logits > gradients + last
+        gradients, activations, logits = (0.0, activations, logits) if before else (gradients, last, 0.0)
     return Memory(
-        weights=own * (4 if wide else 2) / shards,
-        gradients=own * 4 / shards,
-        optimizer=own * master / shards / copies,
-        activations=tokens * _kept(shape, layout),
-        logits=tokens * _logits(shape, work.head) * LOGITS[layout.compiled] / layout.tp,
+        weights=held * (4 if wide else 2),
+        gradients=gradients,
+        optimizer=_held(shape, layout, optimizer=True) * (8 if wide else 12),
+        activations=activations,
+        logits=logits,
         buffers=_gathered(shape, layout, work.dtype) + _between(shape, layout, tokens),
     )
 
 
 def forward_memory(shape: ModelShape, work: Forward, layout: Layout, flight: Batch) -> Memory:
     """Of a pass without gradient, which keeps one layer's activations."""
-    own = local_parameters(shape, layout)
     tokens = flight.tokens / layout.cp
     return Memory(
-        weights=own * element(work.dtype) / layout.fsdp,
+        weights=_held(shape, layout) * element(work.dtype),
         activations=tokens * layer_bytes(shape, "none") / layout.tp,
         logits=tokens * _logits(shape, work.head) * READ_LOGITS / layout.tp,
         buffers=_gathered(shape, layout, work.dtype) + _between(shape, layout, tokens),

@@ -63,7 +63,7 @@ def training_cost(shape: ModelShape, work: Train, layout: Layout, devices: Slice
     """Seconds and bytes of an update: all its optimizer steps."""
     p = _pass(shape, work, layout, devices, c, work.steps)
     times = {k: v * work.steps * work.epochs for k, v in {**_piped(p), **_step(p)}.items()}
-    return Cost(times, training_memory(shape, work, layout, p.flight))
+    return Cost(times, training_memory(shape, work, layout, p.flight, p.count))
 
 
 def forward_cost(shape: ModelShape, work: Forward, layout: Layout, devices: Slice, c: Constants) -> Cost:
