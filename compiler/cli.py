@@ -16,16 +16,13 @@ def parser() -> argparse.ArgumentParser:
         c = commands.add_parser(name, help=help)
         _source_options(c)
         if name == "compile":
+            _target_options(c)
             c.add_argument(
-                "--target",
-                choices=("single", "multi"),
-                default="single",
-                help="single: one controller's imperative schedule (default); multi: one program that many ranks run",
+                "--emit",
+                metavar="STAGE",
+                help=f"print what a stage left: {', '.join(STAGES)}; of a multi plan also rank:N, what that rank does"
+                " (default: the plan as JSON)",
             )
-            c.add_argument(
-                "--ranks", type=int, metavar="N", help="ranks of a multi plan (default: as `place` says, or 8)"
-            )
-            c.add_argument("--emit", metavar="STAGE", help=f"print what a stage left: {', '.join(STAGES)} or rank:N")
             c.add_argument("-o", "--output", type=Path, help="where to write the plan (default: standard output)")
             c.add_argument("--require-sources", action="store_true", help=argparse.SUPPRESS)
     f = commands.add_parser("fmt", help="format flows in their canonical style")
@@ -36,6 +33,7 @@ def parser() -> argparse.ArgumentParser:
     e = commands.add_parser("explain", help="explain an error, or how a flow will run")
     e.add_argument("what", help="an error or warning such as E0201, or a flow")
     e.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
+    _target_options(e)
     e.add_argument("--format", choices=("text", "json"), default="text")
     _calibrate_options(commands.add_parser("calibrate", help="compare the cost model with measurements"))
     return p
@@ -46,6 +44,18 @@ def _calibrate_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--profile", type=Path, metavar="FILE", help="constants to predict with, written by --fit")
     p.add_argument("--fit", type=Path, metavar="FILE", help="fit the constants to the rows first, and write them here")
     p.add_argument("--format", choices=("text", "json"), default="text")
+
+
+def _target_options(p: argparse.ArgumentParser) -> None:
+    p.add_argument(
+        "--target",
+        choices=("single", "multi"),
+        default="single",
+        help="single: one schedule for one process (default); multi: one program that many ranks run",
+    )
+    p.add_argument(
+        "--ranks", type=int, metavar="N", help="ranks of a multi plan (default: as many as `place` has devices, or 8)"
+    )
 
 
 def _source_options(p: argparse.ArgumentParser) -> None:

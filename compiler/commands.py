@@ -79,6 +79,13 @@ def _check_options(args: argparse.Namespace) -> None:
     """Raise BadSetting for options that say nothing, or nothing together."""
     if args.emit and args.emit not in STAGES and not args.emit.startswith(RANK):
         raise BadSetting(f"`--emit {args.emit}`: it is one of {', '.join(STAGES)} or {RANK}N")
+    if args.emit and args.emit.startswith(RANK) and args.target != "multi":
+        raise BadSetting(f"`--emit {args.emit}` is of a plan for many ranks: give `--target multi` too")
+    check_ranks(args)
+
+
+def check_ranks(args: argparse.Namespace) -> None:
+    """Raise BadSetting for a number of ranks that can't be, or of a plan for one process."""
     if args.ranks is not None and args.target != "multi":
         raise BadSetting("`--ranks` is for plans of many ranks: give `--target multi` too")
     if args.ranks is not None and args.ranks < 1:
@@ -117,20 +124,22 @@ def _emitted(checked: Checked, args: argparse.Namespace) -> str:
 
     plan = compile_flow(checked)
     if args.emit and args.emit.startswith(RANK):
-        return _rank_text(plan, args.emit.removeprefix(RANK))
+        return _rank(plan, args.emit.removeprefix(RANK), args.format)
     if args.emit == "plan" and args.format == "text" and not args.output:
         return plan_text(plan)
     return encode(plan).decode()
 
 
-def _rank_text(plan: Plan, number: str) -> str:
+def _rank(plan: Plan, number: str, format: str) -> str:
     """What one rank of a plan does."""
-    from .plan import project
+    from .plan import encode, project
     from .plan.text import rank_text
 
-    if not number.isdigit() or int(number) >= plan.ranks:
-        raise BadSetting(f"`--emit {RANK}{number}`: this plan is for ranks 0 to {plan.ranks - 1}")
-    return rank_text(project(plan, int(number)), int(number))
+    if not number.isdecimal() or int(number) >= plan.ranks:
+        ranks = f"ranks 0 to {plan.ranks - 1}" if plan.ranks > 1 else "rank 0 alone"
+        raise BadSetting(f"`--emit {RANK}{number}`: this plan is for {ranks}")
+    projected = project(plan, int(number))
+    return encode(projected).decode() if format == "json" else rank_text(projected, int(number))
 
 
 def _ast(checked: Checked, format: str) -> str:

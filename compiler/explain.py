@@ -10,7 +10,9 @@ from typing import Any
 
 from ..dsl.diagnostics import FlowError
 from .compilation import check_flow, choose_flow, compile_flow, load_source
+from .passes.check.place import Target
 from .plan import Instruction, Plan
+from .spread import move_lines, phase_lines, spread_facts
 
 PAGES = Path(__file__).parent / "errors"
 """One Markdown page per diagnostic: what it means, a failing example and a mended one."""
@@ -20,14 +22,16 @@ def explain(args: argparse.Namespace) -> int:
     """Print a page, or the explanation of a flow."""
     if re.fullmatch(r"[EW]\d{4}", args.what):
         return _explain_code(args.what, args.format)
-    from .commands import report
+    from .commands import check_ranks, report
     from .targets import parse_settings, split_target
 
     path, name = split_target(args.what)
+    check_ranks(args)
     source = None
     try:
         source = load_source(path, name)
-        plan = compile_flow(check_flow(source, choose_flow(source, name), parse_settings(args.set)))
+        target = Target(args.target, args.ranks)
+        plan = compile_flow(check_flow(source, choose_flow(source, name), parse_settings(args.set), target))
     except FlowError as error:
         report(error.diagnostics, source.loader.sources if source else {}, args.format)
         return 1
@@ -53,14 +57,27 @@ def _explain_code(code: str, format: str) -> int:
 
 
 def flow_facts(plan: Plan) -> dict[str, Any]:
-    """What a step of the plan does: the batch arithmetic, each update's passes and micro-batches, what runs ahead."""
+    """What a step of the plan does: the batch arithmetic, each update's passes and micro-batches, what runs ahead.
+
+    Of a plan for many ranks also where phases run, how many rows a rank gets, and what moves.
+    """
     rows = _row_counts(plan)
     return {
         "flow": plan.flow,
-        "batches": list({i.out: _batch(i, rows) for i in plan.walk() if i.op in ("read", "generate")}.values()),
+        "target": plan.target,
+        "batches": list({i.out: _batch(i, rows) for i in _sources(plan)}.values()),
         "updates": [_update(i, rows) for i in plan.walk() if i.op == "update"],
-        "ahead": [{"steps": a.staleness, "values": list(a.keeps)} for a in plan.ahead],
+        "ahead": [
+            {"steps": a.staleness, "values": list(dict.fromkeys(k.partition("@")[0] for k in a.keeps))}
+            for a in plan.ahead
+        ],
+        **(spread_facts(plan, rows) if plan.target == "multi" else {}),
     }
+
+
+def _sources(plan: Plan) -> list[Instruction]:
+    """What is read or drawn, without the copies on other meshes."""
+    return [i for i in plan.walk() if i.op in ("read", "generate") and "@" not in i.out]
 
 
 def _row_counts(plan: Plan) -> dict[str, int | None]:
@@ -110,7 +127,7 @@ def _update(i: Instruction, rows: Mapping[str, int | None]) -> dict[str, Any]:
 
 
 def _lines(facts: Mapping[str, Any]) -> Iterator[str]:
-    yield f"flow {facts['flow']}"
+    yield f"flow {facts['flow']}" + (f" on {_counted(facts['ranks'], 'rank')}" if "ranks" in facts else "")
     for batch in facts["batches"]:
         yield f"  batch   {batch['value']:<10} {_batch_line(batch)}"
     for update in facts["updates"]:
@@ -118,7 +135,11 @@ def _lines(facts: Mapping[str, Any]) -> Iterator[str]:
         yield f"  update  {update['model']:<10} {first}"
         yield from (" " * 21 + line for line in rest)
     for ahead in facts["ahead"]:
-        yield f"  ahead   {', '.join(ahead['values']):<10} made {ahead['steps']} steps before the step that reads it"
+        steps = _counted(ahead["steps"], "step")
+        yield f"  ahead   {', '.join(ahead['values']):<10} made {steps} before the step that reads it"
+    if "ranks" in facts:
+        yield from (f"  phase   {line}" for line in phase_lines(facts))
+        yield from (f"  moves   {line}" for line in move_lines(facts))
 
 
 def _batch_line(batch: Mapping[str, Any]) -> str:

@@ -38,7 +38,7 @@ def test_the_flags_are_these() -> None:
         "check": {"--set", "--format"},
         "compile": {"--set", "--format", "--target", "--ranks", "--emit", "-o", "--output", "--require-sources"},
         "fmt": {"--check", "--stdout", "--format"},
-        "explain": {"--set", "--format"},
+        "explain": {"--set", "--format", "--target", "--ranks"},
         "calibrate": {"--profile", "--fit", "--format"},
     }
 
@@ -144,6 +144,44 @@ def test_emit_prints_what_a_stage_left(bench: Workbench, capsys: Output) -> None
     out = bench.folder / "plan.json"
     assert run(capsys, "compile", path, "-o", str(out))[1] == ""
     assert json.loads(out.read_text(encoding="utf-8"))["flow"] == "tune"
+
+
+# ---------------------------------------------------------------- many ranks
+
+
+def test_a_plan_for_many_ranks_and_what_one_of_them_does(bench: Workbench, capsys: Output) -> None:
+    command = ("compile", str(bench.write(flow())), "--target", "multi", "--ranks", "4")
+    plan = json.loads(run(capsys, *command)[1])
+    assert (plan["target"], plan["ranks"]) == ("multi", 4)
+    assert run(capsys, *command, "--emit", "plan")[1].startswith("plan tune for multi")
+    assert run(capsys, *command, "--emit", "rank:3")[1].startswith("rank 3 of 4 of plan tune ")
+    part = json.loads(run(capsys, *command, "--emit", "rank:3", "--format", "json")[1])
+    assert part["hash"] == plan["hash"] and len(part["program"]) <= len(plan["program"])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--target", "multi", "--ranks", "0"], "`--ranks` is at least 1, not 0"),
+        (["--target", "multi", "--ranks", "-4"], "`--ranks` is at least 1, not -4"),
+        (["--ranks", "4"], "`--ranks` is for plans of many ranks: give `--target multi` too"),
+        (["--emit", "rank:0"], "`--emit rank:0` is of a plan for many ranks: give `--target multi` too"),
+        (["--target", "multi", "--emit", "rank:x"], "`--emit rank:x`: this plan is for ranks 0 to 7"),
+        (["--target", "multi", "--emit", "rank:8"], "`--emit rank:8`: this plan is for ranks 0 to 7"),
+        (["--target", "multi", "--emit", "rank:"], "`--emit rank:`: this plan is for ranks 0 to 7"),
+        (["--target", "multi", "--ranks", "1", "--emit", "rank:1"], "this plan is for rank 0 alone"),
+        (["--emit", "tree"], "`--emit tree`: it is one of ast, graph, plan or rank:N"),
+    ],
+)
+def test_options_that_say_nothing_are_refused(bench: Workbench, capsys: Output, options: list[str], said: str) -> None:
+    status, out, err = run(capsys, "compile", str(bench.write(flow())), *options)
+    assert (status, out) == (2, "") and said in err
+
+
+def test_a_python_flow_is_laid_out_too(capsys: Output) -> None:
+    path = f"{Path(__file__).parent.parent.parent / 'examples' / 'algo.py'}:grpo"
+    status, out, _ = run(capsys, "compile", path, "--target", "multi", "--ranks", "2", "--emit", "rank:1")
+    assert status == 0 and out.startswith("rank 1 of 2 of plan grpo ")
 
 
 # ---------------------------------------------------------------- settings and targets

@@ -11,7 +11,7 @@ import pytest
 
 from shardflow.compiler.compilation import check_flow, choose_flow, compile_flow, load_source
 from shardflow.compiler.passes.check.place import Target
-from shardflow.compiler.plan import Instruction, Plan, decode, encode, project
+from shardflow.compiler.plan import Instruction, Plan, Value, decode, encode, project
 from shardflow.compiler.plan.spec import problems
 from shardflow.compiler.plan.text import plan_text, rank_text
 
@@ -127,7 +127,6 @@ PLACES: dict[str, tuple[str, ...]] = {
     "overlapping": ("policy.update on nodes, fsdp=2", "policy.generate on nodes[1]"),
     "apart": ("policy.update on nodes[0]", "policy.logprobs on nodes[1]", "policy.generate on controller"),
 }
-PHASES = {"update", "logprobs", "generate"}
 CASES = [
     (name, place)
     for name in ("ppo_adaptive", "grpo", "dapo", "dpo", "online_dpo", "async_tis", "evaluate")
@@ -259,7 +258,7 @@ def test_a_rank_has_every_value_that_it_reads(plan: Plan) -> None:
         meshes = {m.name for m in part.meshes}
         made = {out for i in part.walk() for out in i.outs}
         for i in part.walk():
-            reads = {a.ref for a in i.args.values() if hasattr(a, "ref")}
+            reads = {a.ref for a in i.args.values() if isinstance(a, Value)}
             if i.op not in ("move", "share") and i.mesh in meshes:
                 assert reads <= made, (rank, i.out)
 
