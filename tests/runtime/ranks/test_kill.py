@@ -85,13 +85,12 @@ class Launched:
             os.kill(pids[rank], signal.SIGKILL)
 
     def ended(self) -> int:
-        """Its exit status; nothing of it is left after that."""
-        try:
-            status = self.process.wait(_END)
-        except subprocess.TimeoutExpired:
-            pytest.fail(f"it hasn't ended within {_END} s:\n{self.said()}")
-        assert not self.processes(), self.said()
-        return status
+        """Its exit status; within seconds nothing of it is left."""
+        deadline = time.monotonic() + _END
+        while self.process.poll() is None or self.processes():
+            assert time.monotonic() < deadline, f"{self.processes().keys()} are left:\n{self.said()}"
+            time.sleep(0.05)
+        return self.process.returncode
 
     def said(self) -> str:
         return self.log.read_text(errors="replace")[-3000:]
@@ -174,6 +173,16 @@ def test_a_run_goes_on_after_one_rank_was_killed(launcher: Launcher, pool: Pool,
     again.until(lambda: False)
     assert again.ended() == 0, again.said()
     assert_unharmed(pool, workshop, run.out, 6)
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize("launcher", [60], indirect=True)
+def test_ranks_end_with_their_launcher(launcher: Launcher) -> None:
+    run = launcher()
+    run.until(lambda: (run.out / "commits" / "step-000002").exists())
+    run.process.kill()
+    assert run.ended() == -signal.SIGKILL
+    assert newest(run.out) < 60
 
 
 # ---------------------------------------------------------------- again and again

@@ -99,6 +99,7 @@ FLOWS = {
     "collect": Flow("stale", STALE.format(draws=COLLECT), params={}),
     "ranked": Flow("stale", STALE.format(draws=RANKED).replace("(reward - ", "(standing - "), params={}),
     "short": Flow("stale", STALE.format(draws=SHORT), params={}),
+    "ends at once": Flow("stale", STALE.format(draws=ENDS.replace(", max_staleness=1", "")), params={}),
     "ends": Flow("stale", STALE.format(draws=ENDS), params={}),
     "two": Flow("stale", STALE.format(draws=TWO), params={}),
 }
@@ -114,10 +115,12 @@ def run(
     return together(pool, workshop, plan, breaks_at, **options)
 
 
-def moved(workshop: Workshop, pool: Pool, flow: Flow, places: Sequence[str], steps: int) -> Outcome:
+def moved(
+    workshop: Workshop, pool: Pool, flow: Flow, places: Sequence[str], steps: int, dtype: str = "float64"
+) -> Outcome:
     """A run of which each place makes one step, is at work on the next when it breaks off, and the last goes on."""
     tokens: Tokens = {}
-    options: dict[str, Any] = {"steps": steps, "save_every": 1, "out": workshop.out()}
+    options: dict[str, Any] = {"steps": steps, "save_every": 1, "dtype": dtype, "out": workshop.out()}
     for made, where in enumerate(places):
         breaks_at = made + 1 if made + 1 < len(places) else None
         part = run(workshop, pool, flow, where, breaks_at, resume=made > 0, **options)
@@ -151,6 +154,7 @@ ROUTES = [
     ("ranked", ["split 4", "single", "fsdp 2"]),
     ("short", ["fsdp 4", "single", "split 2"]),
     ("ends", ["split 2", "single", "fsdp 2"]),
+    ("ends at once", ["split 4", "dp 2"]),
     ("ema", ["split 2", "single", "mixed 4"]),
     ("two", ["single", "split 2", "single"]),
     ("two", ["split 4", "dp 2", "single"]),
@@ -179,13 +183,23 @@ def assert_equal(a: Outcome, b: Outcome) -> None:
     assert a.result.meta == b.result.meta
 
 
-SAME = [("ppo", "fsdp 4"), ("dapo", "mixed 4"), ("collect", "fsdp 4"), ("ranked", "split 4"), ("two", "dp 2")]
+SAME = [
+    ("ppo", "fsdp 4", "float64"),
+    ("dapo", "mixed 4", "float64"),
+    ("collect", "fsdp 4", "float64"),
+    ("ranked", "split 4", "float64"),
+    ("two", "dp 2", "float64"),
+    ("grpo", "fsdp 2", "bfloat16"),
+    ("stale 2", "split 4", "float32"),
+]
 
 
-@pytest.mark.parametrize(("name", "where"), SAME)
-def test_in_the_same_layout_a_run_goes_on_bit_for_bit(workshop: Workshop, pool: Pool, name: str, where: str) -> None:
-    whole = run(workshop, pool, FLOWS[name], where, steps=4)
-    assert_equal(whole, moved(workshop, pool, FLOWS[name], [where, where], 4))
+@pytest.mark.parametrize(("name", "where", "dtype"), SAME)
+def test_in_the_same_layout_a_run_goes_on_bit_for_bit(
+    workshop: Workshop, pool: Pool, name: str, where: str, dtype: str
+) -> None:
+    whole = run(workshop, pool, FLOWS[name], where, steps=4, dtype=dtype)
+    assert_equal(whole, moved(workshop, pool, FLOWS[name], [where, where], 4, dtype=dtype))
 
 
 # ---------------------------------------------------------------- longer than first meant
