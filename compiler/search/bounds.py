@@ -57,5 +57,5 @@ def one_slot(instance: Instance) -> Instance:
     """The instance with all phases on one slot of all devices."""
     size = max(instance.sizes, default=0)
     choices: Choices = {name: {size: by[size]} for name, by in instance.choices.items() if size in by}
-    missing = {name: {} for name in instance.choices if name not in choices}
+    missing: Choices = {name: {} for name in instance.choices if name not in choices}
     return replace(instance, choices={**choices, **missing}, slots=1)

@@ -68,6 +68,13 @@ class Problem:
         pairs = ((self.update_of(x.model), x.name) for x in self.phases if x.kind == "generate")
         return tuple((update, name) for update, name in pairs if update)
 
+    def followers(self) -> dict[str, tuple[str, ...]]:
+        """Of each phase, all that wait for it in a period, directly or not."""
+        before: dict[str, set[str]] = {}
+        for x in self.phases:
+            before[x.name] = {*x.after}.union(*(before[a] for a in x.after))
+        return {x.name: tuple(y.name for y in self.phases if x.name in before[y.name]) for x in self.phases}
+
     def sharing(self) -> tuple[tuple[str, str], ...]:
         """(holder, other) of phases that use the same weights in the same layout: all of a model but generation.
 

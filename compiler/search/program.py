@@ -6,7 +6,7 @@ trained, where they are wanted, on the same slot or not).
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,8 +26,9 @@ Key = tuple[str, int, int, int]
 class Program:
     """A model under construction, and its variables. unit: seconds of a unit of time.
 
-    choice: by Key. on: (phase, slot). size: (slot, devices). moving: of a generation, how long its weights take.
-    guards: the literals that switch on what a request asks for, by the request's number.
+    choice: by Key; by_phase: the same. on: (phase, slot). size: (slot, devices). moving: of a generation, how long its
+    weights take. guards: the literals that switch on what a request asks for, by the request's number. slot: of each
+    phase, where that is settled.
     """
 
     instance: Instance
@@ -35,6 +36,7 @@ class Program:
     unit: float
     horizon: int
     choice: dict[Key, Any] = field(default_factory=dict)
+    by_phase: dict[str, dict[Key, Any]] = field(default_factory=dict)
     on: dict[tuple[str, int], Any] = field(default_factory=dict)
     size: dict[tuple[int, int], Any] = field(default_factory=dict)
     start: dict[str, Any] = field(default_factory=dict)
@@ -44,6 +46,7 @@ class Program:
     together: dict[tuple[str, str], Any] = field(default_factory=dict)
     guards: list[Any] = field(default_factory=list)
     period: Any = None
+    slot: Mapping[str, int] | None = None
 
     @property
     def phases(self) -> tuple[str, ...]:
@@ -63,15 +66,15 @@ class Program:
 
     def of(self, phase: str, slot: int | None = None) -> Iterator[tuple[Key, Any]]:
         """The choices of a phase (on a slot)."""
-        return ((k, b) for k, b in self.choice.items() if k[0] == phase and slot in (None, k[1]))
+        return ((k, b) for k, b in self.by_phase.get(phase, {}).items() if slot in (None, k[1]))
 
 
-def build(instance: Instance, with_objective: bool = True) -> Program:
-    """The constraint program of an instance. Requests hold where their guard does."""
+def build(instance: Instance, slot: Mapping[str, int] | None = None, with_objective: bool = True) -> Program:
+    """The constraint program of an instance, with phases on these slots. Requests hold where their guard does."""
     from ortools.sat.python import cp_model
 
     longest = _longest(instance)
-    p = Program(instance, cp_model.CpModel(), max(longest, 1e-9) / UNITS, 2 * UNITS)
+    p = Program(instance, cp_model.CpModel(), max(longest, 1e-9) / UNITS, 2 * UNITS, slot=slot)
     _choices(p)
     _slots(p)
     _sharing(p)
@@ -102,10 +105,12 @@ def _slowest_move(instance: Instance, train: str, generate: str) -> float:
 def _choices(p: Program) -> None:
     for phase in p.phases:
         for slot in p.slots:
-            for size, candidates in p.instance.choices[phase].items():
+            is_here = p.slot is None or p.slot[phase] == slot
+            for size, candidates in p.instance.choices[phase].items() if is_here else ():
                 for number in range(len(candidates)):
                     key = (phase, slot, size, number)
                     p.choice[key] = p.model.new_bool_var(f"{phase} on {slot} of {size}: {number}")
+                    p.by_phase.setdefault(phase, {})[key] = p.choice[key]
             p.on[phase, slot] = p.model.new_bool_var(f"{phase} on {slot}")
             p.model.add(sum(b for _, b in p.of(phase, slot)) == p.on[phase, slot])
         p.model.add_exactly_one(p.on[phase, slot] for slot in p.slots)
@@ -208,6 +213,26 @@ def _intervals(p: Program) -> None:
         ]
         p.model.add_no_overlap([*own, *sent.get(slot, [])])
         _load(p, slot)
+    _area(p)
+
+
+def _area(p: Program) -> None:
+    """Implied, for the bound: phases take no more device-seconds than the cluster has in the time left for them.
+
+    That is the period; after a phase, for all that wait for it, what is left of the period; before it, its start.
+    """
+    followers = p.instance.problem.followers()
+    p.model.add(_device_seconds(p, p.phases) <= p.instance.devices * p.period)
+    for name, later in followers.items():
+        earlier = [x for x in p.phases if name in followers[x]]
+        if later:
+            p.model.add(_device_seconds(p, later) <= p.instance.devices * (p.period - p.end[name]))
+        if earlier:
+            p.model.add(_device_seconds(p, earlier) <= p.instance.devices * p.start[name])
+
+
+def _device_seconds(p: Program, phases: Iterable[str]) -> Any:
+    return sum(k[2] * p.ticks(p.candidate(k).seconds) * b for x in phases for k, b in p.of(x))
 
 
 def _sending(p: Program, train: str, generate: str, slot: int) -> list[Any]:

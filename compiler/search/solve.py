@@ -1,12 +1,14 @@
 """Solve a search exactly: the shortest period, the bound that proves it, and the placement that reaches it."""
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .bounds import one_slot, within
 from .dominance import reduced
 from .instance import Candidate, Instance, Moved, Spread
+from .partitions import promising, restricted
 from .program import Program, build
 
 INSTALL = "pip install 'shardflow[plan]'"
@@ -70,10 +72,45 @@ def solve(instance: Instance, effort: Effort | None = None) -> Solution | None:
     effort = effort or Effort()
     if any(not by_size for by_size in instance.choices.values()):
         return None
-    first = _run(build(one_slot(instance)), Effort(1.0, 0.01))
-    smaller = within(instance, first.period) if first else instance
-    found = _run(build(reduced(smaller)), effort, first)
-    return found or first
+    best = _run(build(reduced(one_slot(instance))), Effort(1.0, 0.01)) or _run(build(instance), Effort(5.0, 0.5))
+    if best is None:
+        return None
+    return _improved(within(instance, best.period), best, effort)
+
+
+def _improved(instance: Instance, best: Solution, effort: Effort) -> Solution:
+    """The best of all groupings: each is searched unless its bound shows that it can't be better."""
+    waiting = promising(instance, best.period)
+    spent, booleans, bounds = 0.0, 0, [best.period]
+    for grouping in waiting:
+        if grouping.bound >= best.period * (1 - effort.gap) or spent >= effort.time:
+            bounds.append(grouping.bound)
+            continue
+        program = build(reduced(restricted(instance, grouping, best.period)), grouping.slot)
+        program.model.add(program.period <= program.ticks(best.period))
+        found, bound, used = _searched(program, replace(effort, time=effort.time - spent))
+        spent, booleans = spent + used, booleans + len(program.choice)
+        bounds.append(max(bound, grouping.bound))
+        best = found if found is not None and found.period < best.period else best
+    bound = min(best.period, *bounds)
+    return replace(best, bound=bound, optimal=spent < effort.time, booleans=booleans, deterministic=spent)
+
+
+def _searched(program: Program, effort: Effort) -> tuple[Solution | None, float, float]:
+    """What a grouping gives, the bound proven for it, and the effort it took."""
+    from ortools.sat.python import cp_model
+
+    for guard in program.guards:
+        program.model.add(guard == 1)
+    solver = solver_for(effort)
+    status = solver.solve(program.model)
+    used = solver.response_proto.deterministic_time
+    if status == cp_model.INFEASIBLE:
+        return None, math.inf, used
+    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        return None, 0.0, used
+    found = _read(program, solver, status == cp_model.OPTIMAL)
+    return found, found.bound, used
 
 
 def is_possible(instance: Instance, effort: Effort | None = None) -> bool:
@@ -83,13 +120,11 @@ def is_possible(instance: Instance, effort: Effort | None = None) -> bool:
     return _run(build(instance, with_objective=False), effort or Effort(10.0)) is not None
 
 
-def _run(program: Program, effort: Effort, hint: Solution | None = None) -> Solution | None:
+def _run(program: Program, effort: Effort) -> Solution | None:
     from ortools.sat.python import cp_model
 
     for guard in program.guards:
         program.model.add(guard == 1)
-    if hint is not None:
-        _hint(program, hint)
     solver = solver_for(effort)
     status = solver.solve(program.model)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
@@ -108,13 +143,6 @@ def solver_for(effort: Effort) -> Any:
     solver.parameters.interleave_search = effort.workers > 1
     solver.parameters.random_seed = 1
     return solver
-
-
-def _hint(program: Program, hint: Solution) -> None:
-    for key, b in program.choice.items():
-        put = hint.puts[key[0]]
-        here = (put.slot, put.size) == key[1:3] and put.candidate == program.candidate(key)
-        program.model.add_hint(b, int(here))
 
 
 # ---------------------------------------------------------------- what was found
