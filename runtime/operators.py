@@ -150,6 +150,7 @@ def call_rows(
     *,
     node: str,
     row_labels: Sequence[str] | None = None,
+    row_numbers: Sequence[int] | None = None,
     limits: AsyncLimits = AsyncLimits(),
     expected: Expected | None = None,
     keywords: Sequence[str] = (),
@@ -164,6 +165,7 @@ def call_rows(
         columns: one sequence per parameter, all of one length (rows).
         node: the name of the operator's value in the flow.
         row_labels: what each row is in the flow's terms.
+        row_numbers: what messages call each row; by default its number here.
         limits: for async functions.
         expected: the type of each result, as for `check_result`; None leaves them unchecked.
         keywords: the parameters of the last columns, where they are passed by name.
@@ -174,7 +176,7 @@ def call_rows(
     Raises:
         OperatorError: the function raised, timed out or returned something else than `expected`.
     """
-    calls = _Calls(function, columns, node, row_labels, tuple(keywords))
+    calls = _Calls(function, columns, node, row_labels, tuple(keywords), row_numbers)
     if is_async(function):
         results = _run(_call_all(calls, limits))
     else:
@@ -198,6 +200,7 @@ class _Calls:
     node: str
     labels: Sequence[str] | None
     keywords: tuple[str, ...] = ()
+    numbers: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
         lengths = {len(column) for column in self.columns}
@@ -219,8 +222,9 @@ class _Calls:
     def context(self, row: int) -> RowContext:
         arguments = self.arguments(row)
         shown = short_arguments(_parameters(self.function, len(arguments)), arguments)
+        number = self.numbers[row] if self.numbers else row
         return RowContext(
-            self.node, function_name(self.function), row, self.labels[row] if self.labels else None, shown
+            self.node, function_name(self.function), number, self.labels[row] if self.labels else None, shown
         )
 
 

@@ -49,8 +49,25 @@ class Frame:
 
     def row_name(self, row: int) -> str:
         """A row as the user can find it: of a read by its number since step 0, which no minibatch changes."""
-        number = int(self.ids[row]) if self.parent is None and self.ids is not None else row
-        return f"row {number} of `{self.name}`"
+        if self.parent is None and self.ids is not None:
+            return f"row {int(self.ids[row])} of `{self.name}`"
+        if self.numbers is not None:
+            return f"row {int(self.numbers[row])} of `{self.name}`"
+        top = self.chain()[-1]
+        return f"a row of `{self.name}` under {top.row_name(int(self.path(top)[row]))}"
+
+    @cached_property
+    def numbers(self) -> Tensor | None:
+        """[rows]: each row's number among those of all ranks; None where a rank doesn't know how many come before."""
+        top = self.chain()[-1]
+        if top.deal is None:
+            return torch.arange(self.size)
+        if self is top:
+            return top.deal.mine()
+        if self.parent is not top or self.kind != "sample" or self.index is None or not self.size:
+            return None
+        each = self.size // top.size  # a draw gives every prompt as many
+        return top.deal.mine()[self.index] * each + torch.arange(self.size) % each
 
     def is_under(self, other: Frame | None) -> bool:
         return other is None or other in self.chain()

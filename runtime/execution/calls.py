@@ -101,14 +101,30 @@ def _results(
 ) -> list[Any]:
     function = function_of(env.session, operator)
     ordered = _in_order(function, operator, columns, rows.size if rows else 1)
-    labels = [f"{rows.name} {n}" for n in range(rows.size)] if rows else None
+    numbers, labels = _told(rows) if rows else (None, None)
     if any(p.sees == "sequence" or p.sees in PACKED for p in operator.params) and not operator.is_async:
         expected = None  # tensors in, tensors out: their shape is checked when they are packed
     else:
         expected = _expected(operator)
     keywords = _keyword_only(function, [p.name for p in operator.params][: len(ordered)])
     node = env.called(Name(i.out))
-    return call_rows(function, ordered, node=node, row_labels=labels, expected=expected, keywords=keywords)
+    return call_rows(
+        function,
+        ordered,
+        node=node,
+        row_labels=labels,
+        row_numbers=numbers,
+        expected=expected,
+        keywords=keywords,
+    )
+
+
+def _told(rows: Frame) -> tuple[list[int], list[str]]:
+    """What messages call each row: the same, wherever it lies."""
+    if rows.numbers is None:
+        return list(range(rows.size)), [rows.row_name(n) for n in range(rows.size)]
+    numbers: list[int] = rows.numbers.tolist()
+    return numbers, [f"{rows.name} {n}" for n in numbers]
 
 
 def _in_order(

@@ -142,8 +142,10 @@ def _needed(program: Sequence[Instruction], blocks: Sequence[Instruction]) -> se
 
 
 def _reads(block: Instruction) -> set[str]:
+    """The values, the regions, and the weights brought to where they are read."""
     regions = {str(x.attrs["region"]) for x in block.walk() if x.op == "collected"}
-    return regions | {a.ref for x in block.walk() for a in x.args.values() if isinstance(a, Name)}
+    weights = {f"{x.attrs['holding']}.weights" for x in block.walk() if "holding" in x.attrs}
+    return regions | weights | {a.ref for x in block.walk() for a in x.args.values() if isinstance(a, Name)}
 
 
 __all__ = ["Run", "calls", "collectives", "phases", "updates", "regions"]

@@ -54,9 +54,9 @@ def _minibatches(i: Instruction, env: Env, epoch: int) -> Iterable[Env]:
     """The block's outer values, cut along each root axis in this epoch's order."""
     outer = {name: env[name] for name in sorted(_outer_names(i, env))}
     roots = _roots(i, outer.values())
-    orders = [minibatch_order(i, env, epoch, r.name, _rows_of(r)) for r in roots]
+    orders = [minibatch_order(i, env, epoch, name, _rows_of(frames[0])) for name, frames in roots.items()]
     for part in zip(*(minibatches_of(i, o) for o in orders), strict=True):
-        selections = [cut(r, rows) for r, rows in zip(roots, part, strict=True)]
+        selections = [cut(f, rows) for frames, rows in zip(roots.values(), part, strict=True) for f in frames]
         batch = env.inner()
         for name, value in outer.items():
             for selection in selections:
@@ -83,9 +83,11 @@ def _names_on(axis: str, site: str, env: Env | None) -> list[str]:
     return []
 
 
-def _roots(i: Instruction, values: Iterable[Any_]) -> list[Frame]:
-    found = {f.name: f for v in values for f in frames_of(v) if f.parent is None}
-    return [found[name] for name in i.attrs["loss"]["roots"] if name in found]
+def _roots(i: Instruction, values: Iterable[Any_]) -> dict[str, list[Frame]]:
+    """The frames of each root axis: this rank's own rows, and where something saw all of them, all rows."""
+    found = dict.fromkeys(f for v in values for f in frames_of(v) if f.parent is None)
+    names = [name for name in i.attrs["loss"]["roots"] if any(f.name == name for f in found)]
+    return {name: [f for f in found if f.name == name] for name in names}
 
 
 def _rows_of(root: Frame) -> int:

@@ -226,7 +226,7 @@ class Layer:
     def _local_site(self, scope: Scope, name: str, mesh: str) -> Site:
         if scope.fixed is not None:
             return scope.fixed
-        sites = [*scope.sites(name), *scope.awaited(name)]
+        sites = self._sites(scope, name)
         return next((s for s in sites if s.mesh == mesh and s.is_dealt), Site(mesh, EVEN))
 
     def _owned(self, scope: Scope, i: p.Instruction, here: Site, site: Site) -> str:
@@ -277,12 +277,13 @@ class Layer:
         return min(candidates, key=lambda s: (self._weight(scope, rows, there, s), s.deal != LENGTH))
 
     def _whereabouts(self, scope: Scope, name: str) -> list[Site]:
-        """Where a value is or will be; of a lazy one, where what it is made of is."""
+        """Where rows of a value are or will be."""
+        return [Site(s.mesh, EVEN) if s.deal == WHOLE else s for s in self._sites(scope, name)]
+
+    def _sites(self, scope: Scope, name: str) -> list[Site]:
+        """Where a value is or will be; of a field, where its record is."""
         i = scope.find(name)
-        if i.op == "field":
-            return self._whereabouts(scope, references(i)[0])
-        found = [*scope.sites(name), *scope.awaited(name)]
-        return [Site(s.mesh, EVEN) if s.deal == WHOLE else s for s in found]
+        return self._sites(scope, references(i)[0]) if i.op == "field" else [*scope.sites(name), *scope.awaited(name)]
 
     def _weight(self, scope: Scope, rows: Iterable[str], there: Mapping[str, list[Site]], site: Site) -> int:
         """What would have to be moved: a token counts more than a sample, and a sample more than a prompt.
