@@ -26,10 +26,12 @@ def simulated(made: Decision, durations: Durations | None = None, **options: flo
     return Simulation(made, asked, durations or Durations()).run()
 
 
-def engines(spread: float = 0.8, devices: int = 64, sequences: int = 2048, maximum: int = 4096) -> Replicas:
+def engines(
+    spread: float = 0.8, devices: int = 64, sequences: int = 2048, maximum: int = 4096, slots: int = 1024
+) -> Replicas:
     """Llama-3.1-8B with tp=2, and responses of 512 tokens in the mean."""
     lengths = Lengths.fixed(512) if spread == 0 else Lengths(512, maximum, spread)
-    work = Generate(sequences, 256, lengths, shared=8)
+    work = Generate(sequences, 256, lengths, shared=8, slots=slots)
     part = parse_cluster(f"{devices}xH100").slice()
     return Replicas(KNOWN["llama-3.1-8b"], work, Layout(tp=2, dp=devices // 2), part)
 
@@ -207,13 +209,14 @@ def test_what_waits_for_nothing_there_is_refused() -> None:
 # ---------------------------------------------------------------- lengths
 
 
-def test_all_at_once_is_the_queue_without_waiting() -> None:
-    """The cost model's queue, one replica at a time, gives what the short cut gives for all of them."""
-    replicas = engines(devices=8, sequences=400)
-    lengths = sampled(replicas.work.lengths, 400, (1, 2))
-    assert replicas.slots == replicas.share == 100
-    for row, seconds in zip(lengths.reshape(4, 100), replicas.seconds(lengths), strict=True):
-        steps = profile_of(row.tolist(), replicas.slots)
+@pytest.mark.parametrize("slots", [1024, 100, 24, 1])
+def test_all_replicas_together_are_the_cost_model_s_queue_one_by_one(slots: int) -> None:
+    replicas = engines(devices=8, sequences=398, slots=slots)
+    lengths = sampled(replicas.work.lengths, 398, (1, 2))
+    assert replicas.slots == min(slots, replicas.share) and replicas.share == 100
+    dealt = [lengths[n : n + 100].tolist() for n in range(0, 398, 100)]
+    for row, seconds in zip(dealt, replicas.seconds(lengths), strict=True):
+        steps = profile_of(row, replicas.slots)
         assert seconds == pytest.approx(replicas.prefill + sum(n * replicas.by_running[int(a)] for n, a in steps))
 
 
