@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from statistics import NormalDist
 
 SPREAD = 0.8
@@ -45,6 +46,26 @@ class Lengths:
     def center(self) -> float:
         """The mean of the logarithm before the cut. It needs lengths that aren't fixed."""
         return _center(self)
+
+    def parts(self, count: int) -> list[float]:
+        """The mean lengths of `count` equal parts of all responses, shortest first: their mean is `mean` exactly."""
+        if self.is_fixed:
+            return [self.mean] * count
+        ends = [self._below(i / count) for i in range(count + 1)]
+        return [(high - low) * count for low, high in pairwise(ends)]
+
+    def longest(self, count: int) -> float:
+        """The mean of the longest one in `count` responses."""
+        return self.mean if self.is_fixed else (self.mean - self._below(1 - 1 / count)) * count
+
+    def _below(self, share: float) -> float:
+        """What the shortest `share` of the responses have together, per response of all."""
+        if share in (0, 1):
+            return share * self.mean
+        center, spread = _center(self), self.spread
+        edge = min(NORMAL.inv_cdf(share), (math.log(self.maximum) - center) / spread)
+        cut = share - NORMAL.cdf(edge)
+        return math.exp(center + spread**2 / 2) * NORMAL.cdf(edge - spread) + self.maximum * max(0.0, cut)
 
     @property
     def squared(self) -> float:

@@ -165,15 +165,21 @@ def _gathering(p: _Pass) -> float:
 
 def _sending(p: _Pass, stage: float) -> float:
     """Seconds between stages: exposed for the first micro-batch, behind computing for the others."""
-    group = group_of("pp", p.layout, p.devices)
-    one = (1 + int(p.trains)) * p.layout.chunks * send(2 * p.shape.hidden * p.tokens / p.layout.tp, group, p.c)
+    one = _between_stages(p)
     return (p.layout.pp - 1) * one / p.layout.chunks + p.count * _hidden(one, stage, p.c)
+
+
+def _between_stages(p: _Pass) -> float:
+    """Seconds in which one micro-batch goes from a stage to the next, forward and backward, in all its chunks."""
+    group = group_of("pp", p.layout, p.devices)
+    return (1 + int(p.trains)) * p.layout.chunks * send(2 * p.shape.hidden * p.tokens / p.layout.tp, group, p.c)
 
 
 def _step(p: _Pass) -> Mapping[str, float]:
     """Seconds per optimizer step: gradients over the copies, and the optimizer.
 
-    Gradients are reduced behind the last micro-batch's backward pass, new weights gathered behind the first's forward.
+    Gradients are reduced behind the last micro-batch's backward pass, new weights gathered behind the first's forward,
+    where nothing else communicates.
     """
     own = local_parameters(p.shape, p.layout) / p.layout.fsdp
     group = group_of("dp", p.layout, p.devices)
@@ -183,4 +189,5 @@ def _step(p: _Pass) -> Mapping[str, float]:
         reduced = all_reduce(own * GRADIENT, group, p.c)
     copies = p.layout.dp if p.layout.shared_optimizer else 1
     optimizer = own / copies * OPTIMIZER[p.layout.fsdp > 1] / p.bandwidth
-    return {"dp": _hidden(reduced, sum(_computing(p).values()), p.c), "optimizer": optimizer}
+    free = max(0.0, sum(_computing(p).values()) - _gathering(p) - _between_stages(p))
+    return {"dp": _hidden(reduced, free, p.c), "optimizer": optimizer}

@@ -36,14 +36,10 @@ def profile_of(lengths: Sequence[float], slots: int) -> tuple[tuple[float, float
 
 
 def _drawn(sequences: int, lengths: Lengths, of: int) -> list[float]:
-    """Lengths at evenly spaced quantiles, in an order without pattern; the longest as of all engines."""
-    if lengths.is_fixed:
-        return [lengths.mean] * sequences
-    places = sorted(range(sequences), key=lambda i: (i * GOLDEN) % 1)
-    drawn = [lengths.quantile((place + 0.5) / sequences) for place in places]
-    longest = max(range(sequences), key=drawn.__getitem__)
-    drawn[longest] = lengths.quantile(1 - 0.5 / max(of, sequences))
-    return drawn
+    """The lengths of equal parts of the distribution, in an order without pattern; the longest as of all engines."""
+    parts = lengths.parts(sequences)
+    parts[-1] = lengths.longest(max(of, sequences))
+    return [parts[place] for place in sorted(range(sequences), key=lambda i: (i * GOLDEN) % 1)]
 
 
 def _ends(drawn: Sequence[float], slots: int) -> list[tuple[float, float]]:
