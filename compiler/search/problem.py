@@ -33,12 +33,13 @@ class PhaseSpec:
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A model of the flow. path: of the weights it starts with. trained: whether some phase updates it."""
+    """A model of the flow. path: of the weights it starts with. trained: a phase updates it. of: whose copy it is."""
 
     name: str
     kind: str
     path: str
     trained: bool
+    of: str | None = None
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def problem_of(plan: p.Plan, lengths: Lengths | None = None) -> Problem:
     return Problem(
         plan.flow,
         tuple(_phase(f, counts, plan) for f in found.phases),
-        tuple(ModelSpec(m.name, m.kind, m.path, m.trained) for m in plan.models),
+        tuple(ModelSpec(m.name, m.kind, m.path, m.trained, m.of) for m in plan.models),
         found.operators,
         max((a.staleness for a in plan.ahead), default=0),
         arithmetic(plan, counts),

@@ -27,8 +27,8 @@ class Program:
     """A model under construction, and its variables. unit: seconds of a unit of time.
 
     choice: by Key; by_phase: the same. on: (phase, slot). size: (slot, devices). moving: of a generation, how long its
-    weights take. guards: the literals that switch on what a request asks for, by the request's number. slot: of each
-    phase, where that is settled.
+    weights take. guards: the literals that switch on what a request asks for, by the request's number. firsts: the
+    first rank of each slot, where requests name ranks. slot: of each phase, where that is settled.
     """
 
     instance: Instance
@@ -45,6 +45,7 @@ class Program:
     moving: dict[str, Any] = field(default_factory=dict)
     together: dict[tuple[str, str], Any] = field(default_factory=dict)
     guards: list[Any] = field(default_factory=list)
+    firsts: list[Any] = field(default_factory=list)
     period: Any = None
     slot: Mapping[str, int] | None = None
 
@@ -321,7 +322,7 @@ def _class_of(p: Program, phase: str, classes: dict[SpreadKey, int]) -> Any:
 
 def _requests(p: Program) -> None:
     if any(r.ranks is not None for r in p.instance.requests):
-        first = _positions(p)
+        p.firsts = _positions(p)
     for number, request in enumerate(p.instance.requests):
         guard = p.model.new_bool_var(f"request {number}: {request.label}")
         p.guards.append(guard)
@@ -330,7 +331,7 @@ def _requests(p: Program) -> None:
                 if not request.allows(p.candidate(key).layout):
                     p.model.add_implication(guard, b.Not())
             if request.ranks is not None:
-                _on_ranks(p, phase, request.ranks, first, guard)
+                _on_ranks(p, phase, request.ranks, guard)
             if request.beside is not None:
                 for slot in p.slots:
                     p.model.add(p.on[phase, slot] == p.on[request.beside, slot]).only_enforce_if(guard)
@@ -353,10 +354,10 @@ def _positions(p: Program) -> list[Any]:
     return firsts
 
 
-def _on_ranks(p: Program, phase: str, ranks: range, first: list[Any], guard: Any) -> None:
+def _on_ranks(p: Program, phase: str, ranks: range, guard: Any) -> None:
     for slot in p.slots:
         here = [guard, p.on[phase, slot]]
-        p.model.add(first[slot] == ranks.start).only_enforce_if(here)
+        p.model.add(p.firsts[slot] == ranks.start).only_enforce_if(here)
         if len(ranks) in p.instance.sizes:
             p.model.add_bool_or([p.size[slot, len(ranks)]]).only_enforce_if(here)
         else:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .bounds import one_slot, within
@@ -60,6 +60,7 @@ class Solution:
     optimal: bool
     booleans: int = 0
     deterministic: float = 0.0
+    firsts: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def gap(self) -> float:
@@ -88,7 +89,7 @@ def _improved(instance: Instance, best: Solution, effort: Effort) -> Solution:
             continue
         program = build(reduced(restricted(instance, grouping, best.period)), grouping.slot)
         program.model.add(program.period <= program.ticks(best.period))
-        found, bound, used = _searched(program, replace(effort, time=effort.time - spent))
+        found, bound, used = searched(program, replace(effort, time=effort.time - spent))
         spent, booleans = spent + used, booleans + len(program.choice)
         bounds.append(max(bound, grouping.bound))
         best = found if found is not None and found.period < best.period else best
@@ -96,7 +97,7 @@ def _improved(instance: Instance, best: Solution, effort: Effort) -> Solution:
     return replace(best, bound=bound, optimal=spent < effort.time, booleans=booleans, deterministic=spent)
 
 
-def _searched(program: Program, effort: Effort) -> tuple[Solution | None, float, float]:
+def searched(program: Program, effort: Effort) -> tuple[Solution | None, float, float]:
     """What a grouping gives, the bound proven for it, and the effort it took."""
     from ortools.sat.python import cp_model
 
@@ -166,6 +167,7 @@ def _read(program: Program, solver: Any, is_optimal: bool) -> Solution:
         is_optimal,
         len(program.choice),
         proto.deterministic_time,
+        {n: solver.value(program.firsts[n]) for n in {put.slot for put in puts.values()} if program.firsts},
     )
 
 

@@ -1,0 +1,128 @@
+"""What lost, and by how much: other groupings of phases, each at its best, and other layouts of each phase."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from .bounds import within
+from .decide import fits
+from .decision import Alternative
+from .dominance import reduced
+from .instance import Candidate, Instance
+from .partitions import Grouping, groupings, restricted, units
+from .problem import Problem
+from .program import build
+from .solve import Effort, Put, Solution, moves, searched, timed
+
+SLOWEST = 3.0
+"""Groupings that are more times slower than the best aren't followed further."""
+
+EFFORT = Effort(2.0, 0.01)
+LAYOUTS = 2
+"""Other layouts of a phase that are told of."""
+
+
+def alternatives(instance: Instance, best: Solution) -> tuple[Alternative, ...]:
+    """Groupings that have a name, then the nearest other layouts of each phase."""
+    return (*_groupings(instance, best), *_layouts(instance, best))
+
+
+# ---------------------------------------------------------------- groupings
+
+
+def _groupings(instance: Instance, best: Solution) -> Iterator[Alternative]:
+    chosen = {name: put.slot for name, put in best.puts.items()}
+    for what, grouping in named(instance.problem, instance.most_slots).items():
+        if dict(grouping.slot) != _numbered(chosen, instance.problem):
+            period = period_of(instance, grouping, best.period * SLOWEST)
+            why = "" if period else f"more than {SLOWEST:g} times slower, or it doesn't fit"
+            yield Alternative(what, period, period / best.period - 1 if period else None, why)
+
+
+def named(problem: Problem, slots: int) -> dict[str, Grouping]:
+    """Groupings that people ask for, by what they are called."""
+    every = {tuple(g.slot.values()): g for g in groupings(problem, slots)}
+    order = [x.name for x in problem.phases]
+    each = units(problem)
+    engines = {x.name for x in problem.phases if x.kind == "generate"}
+    wanted = {"all phases on all devices": dict.fromkeys(order, 0)}
+    if engines and len(engines) < len(order):
+        wanted["generation apart from the rest"] = {x: int(x not in engines) for x in order}
+    family = _family(problem)
+    if len(set(family.values())) > 1:
+        wanted[_together(problem, family)] = {x.name: family[x.model] for x in problem.phases}
+    if 1 < len(each) <= slots:
+        wanted["every phase apart"] = {name: n for n, unit in enumerate(each) for name in unit}
+    found: dict[str, Grouping] = {}
+    for what, slot in wanted.items():
+        key = tuple(_numbered(slot, problem).values())
+        if key in every and every[key] not in found.values():
+            found[what] = every[key]
+    return found
+
+
+def _family(problem: Problem) -> dict[str, int]:
+    """The model that generates and what starts with its weights, against the others."""
+    engines = {x.model for x in problem.phases if x.kind == "generate"}
+    kin = engines | {m.name for m in problem.models if m.of in engines}
+    return {m.name: int(m.name not in kin) for m in problem.models}
+
+
+def _together(problem: Problem, family: Mapping[str, int]) -> str:
+    sides = [", ".join(m.name for m in problem.models if family[m.name] == side) for side in (0, 1)]
+    return " | ".join(f"{{{side}}}" for side in sides)
+
+
+def _numbered(slot: Mapping[str, int], problem: Problem) -> dict[str, int]:
+    """The same grouping with slots numbered by their first phase."""
+    numbers: dict[int, int] = {}
+    return {x.name: numbers.setdefault(slot[x.name], len(numbers)) for x in problem.phases}
+
+
+def period_of(instance: Instance, grouping: Grouping, most: float) -> float | None:
+    """The best period of a grouping; None if nothing that fits is as fast as `most`."""
+    near = within(instance, most)
+    sizes = []
+    for slot in range(grouping.slots):
+        common = set.intersection(*(set(near.choices[x]) for x in grouping.on(slot)))
+        sizes.append(frozenset(common))
+    if not all(sizes):
+        return None
+    near = reduced(restricted(near, replace(grouping, sizes=tuple(sizes)), most))
+    if any(not by_size for by_size in near.choices.values()):
+        return None
+    found, _, _ = searched(build(near, grouping.slot), EFFORT)
+    return found.period if found else None
+
+
+# ---------------------------------------------------------------- layouts
+
+
+def _layouts(instance: Instance, best: Solution) -> Iterator[Alternative]:
+    shared = {name for pair in instance.problem.sharing() for name in pair}
+    for name, put in best.puts.items():
+        if name not in shared:
+            others = (_instead(instance, best, name, other) for other in _others(instance, best, name, put))
+            yield from sorted(others, key=lambda a: (a.period is None, a.period or 0.0))[:LAYOUTS]
+
+
+def _others(instance: Instance, best: Solution, name: str, put: Put) -> list[Put]:
+    """Of each other layout the fastest candidate that fits beside the rest; if none does, the fastest."""
+    found: dict[tuple[int, ...], list[Put]] = {}
+    for c in sorted(instance.choices[name][put.size], key=Candidate.rank):
+        if c.key != put.candidate.key:
+            found.setdefault(c.key, []).append(replace(put, candidate=c))
+    fitting = ((p for p in puts if fits({**best.puts, name: p}, instance) <= 0) for puts in found.values())
+    return [next(inside, puts[0]) for inside, puts in zip(fitting, found.values(), strict=True)]
+
+
+def _instead(instance: Instance, best: Solution, name: str, put: Put) -> Alternative:
+    """What becomes of the placement with another layout of one phase."""
+    puts = {**best.puts, name: put}
+    what = f"{name} with {put.candidate.layout}"
+    excess = fits(puts, instance)
+    if excess > 0:
+        return Alternative(what, None, None, f"needs {excess / 1e9:.1f} GB more than a device has")
+    order = sorted(puts, key=lambda x: (best.start[x], list(puts).index(x)))
+    _, end = timed(instance, puts, moves(instance, puts), order)
+    period = max(end.values())
+    return Alternative(what, period, period / best.period - 1)
