@@ -35,6 +35,10 @@ def parser() -> argparse.ArgumentParser:
     e.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     _target_options(e)
     e.add_argument("--format", choices=("text", "json"), default="text")
+    g = commands.add_parser("graph", help="draw which phase runs on which devices, and what moves between them")
+    _source_options(g)
+    _target_options(g)
+    g.add_argument("-o", "--output", type=Path, help="FILE.html, .svg, .dot or .mmd (default: DOT on standard output)")
     _calibrate_options(commands.add_parser("calibrate", help="compare the cost model with measurements"))
     return p
 
@@ -82,6 +86,10 @@ def main(argv: Sequence[str] | None = None) -> int:
                 from .formatting import format_files
 
                 return format_files(args.flows, check=args.check, stdout=args.stdout, as_json=args.format == "json")
+            case "graph":
+                from .drawing.command import graph_command
+
+                return graph_command(args)
             case "calibrate":
                 from .calibrate import calibrate_command
 

@@ -39,6 +39,7 @@ def test_the_flags_are_these() -> None:
         "compile": {"--set", "--format", "--target", "--ranks", "--emit", "-o", "--output", "--require-sources"},
         "fmt": {"--check", "--stdout", "--format"},
         "explain": {"--set", "--format", "--target", "--ranks"},
+        "graph": {"--set", "--format", "--target", "--ranks", "-o", "--output"},
         "calibrate": {"--profile", "--fit", "--format"},
     }
 

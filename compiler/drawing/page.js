@@ -1,0 +1,95 @@
+"use strict";
+(() => {
+  const told = document.getElementById("told");
+  const inside = told.querySelector("div");
+  const things = [...document.querySelectorAll(".thing")];
+  const narrow = matchMedia("(max-width: 40rem)");
+  let pinned = null;
+  let shown = null;
+
+  const edges = [...document.querySelectorAll(".edge")];
+  const title = (card) => document.querySelector(`#${card} h3 span`).textContent;
+
+  // What is shown stands out everywhere; of a node also the edges that begin or end there.
+  function mark(card) {
+    for (const t of [...things, ...edges]) t.classList.toggle("on", card !== null && t.dataset.card === card);
+    const touching = edges.filter((e) => card !== null && (e.dataset.from === card || e.dataset.to === card));
+    for (const e of touching) e.classList.add("on");
+    document.body.classList.toggle("dimmed", touching.length > 0);
+  }
+
+  // Beside the thing, on the side with more room, inside the window.
+  function place(thing) {
+    if (narrow.matches) return;
+    const at = thing.getBoundingClientRect();
+    const { width, height } = told.getBoundingClientRect();
+    const [w, h] = [document.documentElement.clientWidth, window.innerHeight];
+    const right = at.right + 10 + width <= w;
+    const left = right ? at.right + 10 : Math.max(8, at.left - width - 10);
+    const overlaps = !right && at.left - width - 10 < 8;
+    const below = at.bottom + 10 + height <= h ? at.bottom + 10 : Math.max(8, at.top - height - 10);
+    told.style.left = `${Math.max(8, overlaps ? Math.min(at.left, w - width - 8) : left)}px`;
+    told.style.top = `${overlaps ? below : Math.max(8, Math.min(at.top, h - height - 8))}px`;
+  }
+
+  function show(thing) {
+    const card = thing.dataset.card;
+    if (shown !== card) {
+      const copy = document.getElementById(card).cloneNode(true);
+      copy.removeAttribute("id");
+      inside.replaceChildren(copy);
+      told.setAttribute("aria-label", title(card));
+      shown = card;
+    }
+    told.hidden = false;
+    told.scrollTop = 0;
+    place(thing);
+    mark(card);
+  }
+
+  function hide() {
+    told.hidden = true;
+    told.classList.remove("pinned");
+    pinned = shown = null;
+    mark(null);
+  }
+
+  function pin(thing) {
+    if (pinned === thing) return hide();
+    pinned = thing;
+    told.classList.add("pinned");
+    show(thing);
+  }
+
+  for (const thing of things) {
+    thing.addEventListener("pointerenter", (e) => e.pointerType !== "touch" && !pinned && show(thing));
+    thing.addEventListener("pointerleave", () => !pinned && hide());
+    thing.addEventListener("focus", () => !pinned && thing.matches(":focus-visible") && show(thing));
+    thing.addEventListener("blur", () => !pinned && hide());
+    thing.addEventListener("click", (e) => (e.stopPropagation(), pin(thing)));
+    thing.addEventListener("keydown", (e) => {
+      if (e.key !== "Enter" && e.key !== " ") return;
+      e.preventDefault();
+      pin(thing);
+    });
+  }
+  document.addEventListener("keydown", (e) => {
+    if (e.key !== "Escape" || told.hidden) return;
+    const back = pinned;
+    hide();
+    if (back && back.hasAttribute("tabindex")) back.focus({ preventScroll: true });
+  });
+  document.addEventListener("click", (e) => !told.contains(e.target) && hide());
+  told.querySelector("button").addEventListener("click", hide);
+
+  // Names of lanes stay in sight when a figure is moved sideways.
+  for (const box of document.querySelectorAll(".scroll")) {
+    const svg = box.querySelector("svg");
+    box.addEventListener("scroll", () => {
+      const scale = svg.viewBox.baseVal.width / svg.getBoundingClientRect().width;
+      const by = `translate(${box.scrollLeft * scale} 0)`;
+      for (const g of svg.querySelectorAll(".headings")) g.setAttribute("transform", by);
+      box.classList.toggle("moved", box.scrollLeft > 4);
+    }, { passive: true });
+  }
+})();

@@ -1,0 +1,89 @@
+"""The picture as one HTML page that needs nothing else: no network, no fonts, no libraries."""
+
+from pathlib import Path
+from string import Template
+
+from .cards import card, cards, facts
+from .chart import lay_out_chart
+from .layout import lay_out
+from .legend import entries, swatch
+from .markup import Markup, joined, quoted, tag
+from .palette import DARK, LIGHT, variables
+from .patterns import definitions
+from .scene import Scene
+from .still import NARROWEST, style
+from .svg import Handles, chart, graph
+
+FOLDER = Path(__file__).parent
+
+
+def page(scene: Scene) -> str:
+    """The page. The same scene gives the same bytes."""
+    told = cards(scene)
+    handles = Handles({c.of: c.id for c in told})
+    return Template(_file("page.html")).substitute(
+        title=quoted(f"{scene.title}, {scene.subtitle}"),
+        name=quoted(scene.title),
+        subtitle=quoted(scene.subtitle),
+        light=variables(LIGHT),
+        dark=variables(DARK),
+        style=_file("page.css") + style(),
+        script=_file("page.js"),
+        facts=facts(scene.facts),
+        patterns=tag("svg", definitions(), class_="patterns", width="0", height="0", aria_hidden="true"),
+        figures=_figures(scene, handles),
+        legend=_legend(scene),
+        cards=joined(*map(card, told)),
+        notes=joined(*(tag("p", note) for note in scene.notes)),
+    )
+
+
+def _file(name: str) -> str:
+    return (FOLDER / name).read_text(encoding="utf-8")
+
+
+def _figures(scene: Scene, handles: Handles) -> Markup:
+    drawing = lay_out(scene)
+    wide = max(drawing.width, NARROWEST)
+    shown = [_figure("Placement", _graph_says(scene), graph(drawing, handles), wide, drawing.height)]
+    if scene.timeline:
+        laid = lay_out_chart(scene.timeline, wide)
+        shown.append(_figure("Time", _chart_says(scene), chart(laid, handles), wide, laid.height))
+    return joined(*shown)
+
+
+def _figure(name: str, says: str, inner: Markup, w: float, h: float) -> Markup:
+    """A figure that grows with the window up to a point, and can be moved sideways where the window is narrow."""
+    drawn = tag(
+        "svg",
+        inner,
+        class_="figure",
+        viewBox=f"-1 -1 {w + 2:.0f} {h + 2:.0f}",
+        style=f"--natural:{w:.0f}",
+        role="group",
+        aria_label=says,
+    )
+    moved = tag("div", drawn, class_="scroll", role="region", aria_label=f"{name}, can be moved sideways", tabindex="0")
+    return tag("figure", tag("figcaption", tag("h2", name), tag("span", says)), moved)
+
+
+def _graph_says(scene: Scene) -> str:
+    if len(scene.lanes) == 1:
+        return "A step goes from left to right."
+    return "A lane for each group of devices; a step goes from left to right."
+
+
+def _chart_says(scene: Scene) -> str:
+    return "One period of the steady state; thin bars are transfers, numbers those of the boxes above."
+
+
+def _legend(scene: Scene) -> Markup:
+    rows = (
+        tag(
+            "li",
+            tag("svg", swatch(e.kind), class_="figure swatch", viewBox="-1 -1 28 16", aria_hidden="true"),
+            tag("span", e.says),
+        )
+        for e in entries(scene)
+    )
+    return tag("ul", *rows, class_="legend", aria_label="Legend")

@@ -1,0 +1,147 @@
+"""What a picture says of a decision: lines in boxes, labels, and the details of each thing."""
+
+from collections.abc import Iterator
+
+from ..search.decision import Bytes, Decision, Operator, Phase, Slot, Transfer
+from .scene import Detail, Parts, Share
+from .words import counted, in_bytes, in_percent, in_seconds
+
+HOSTWARD = frozenset({"sleep", "offload"})
+STATE = {"wake": "weights", "sleep": "weights", "reload": "optimizer", "offload": "optimizer"}
+
+
+def facts(decision: Decision) -> tuple[Detail, ...]:
+    """The header: the numbers that the decision is about."""
+    ended = "proven" if decision.optimal else "search stopped early"
+    staleness = f"{counted(decision.staleness, 'step')}" if decision.staleness else "none, synchronous"
+    return (
+        Detail("Cluster", decision.cluster or "not named"),
+        Detail("Devices", f"{decision.devices:,}"),
+        Detail("Period", f"{in_seconds(decision.period)} a step"),
+        Detail("Lower bound", in_seconds(decision.bound)),
+        Detail("Gap", f"{in_percent(decision.gap)}, {ended}"),
+        Detail("Makespan", in_seconds(decision.makespan)),
+        Detail("Staleness", staleness),
+    )
+
+
+def notes(decision: Decision) -> tuple[str, ...]:
+    """Sentences below the picture."""
+    searched = (f"Searched: {'; '.join(decision.space)}.",) if decision.space else ()
+    assumed = (f"Assumed: {'; '.join(decision.assumptions)}.",) if decision.assumptions else ()
+    return (*searched, *assumed)
+
+
+# ---------------------------------------------------------------- lanes
+
+
+def lane_caption(slot: Slot) -> tuple[str, ...]:
+    """How many devices a slot has, which, and on how many nodes."""
+    last = slot.first + slot.devices - 1
+    ranks = f"rank {slot.first}" if slot.devices == 1 else f"ranks {slot.first}–{last}"
+    own = () if slot.name.replace(" ", "") == ranks.replace("–", "-").replace(" ", "") else (ranks,)
+    return (counted(slot.devices, "device"), counted(slot.nodes, "node"), *own)
+
+
+def lane_memory(decision: Decision, slot: str) -> Parts:
+    """What one device of a slot holds at its peak, by model and kind."""
+    resident = tuple(Share(n, s, in_bytes(s), True) for n, s in decision.resident(slot).items() if s > 0)
+    fullest = max(decision.on(slot), key=lambda x: sum(x.memory.transient.values()), default=None)
+    passing = _shares(fullest.memory.transient, False, f", {fullest.name}") if fullest else ()
+    return Parts(
+        "Memory of a device at its peak", _of(decision, decision.peak(slot)), decision.memory or 1.0, resident + passing
+    )
+
+
+def _of(decision: Decision, size: float) -> str:
+    """`58 of 74 GB`."""
+    held, whole = in_bytes(size), in_bytes(decision.memory)
+    same_unit = held.split()[-1] == whole.split()[-1]
+    return f"{held.split()[0] if same_unit else held} of {whole}"
+
+
+def _shares(sizes: Bytes, lasting: bool, suffix: str = "") -> tuple[Share, ...]:
+    return tuple(Share(f"{n}{suffix}", s, in_bytes(s), lasting) for n, s in sizes.items() if s > 0)
+
+
+# ---------------------------------------------------------------- phases
+
+
+def phase_lines(phase: Phase) -> tuple[str, ...]:
+    """The lines of a phase's box below its name."""
+    ahead = f" · {counted(phase.ahead, 'step')} ahead" if phase.ahead else ""
+    degrees = " ".join(f"{n}={v}" for n, v in phase.layout.degrees.items()) or "one device"
+    return (f"{in_seconds(phase.seconds)}{ahead}", degrees)
+
+
+def about_phase(decision: Decision, phase: Phase) -> tuple[Detail, ...]:
+    """Everything known of a phase, the parts of its time and memory apart."""
+    return tuple(Detail(label, value) for label, value in _about_phase(decision, phase) if value)
+
+
+def _about_phase(decision: Decision, phase: Phase) -> Iterator[tuple[str, str]]:
+    layout = phase.layout
+    yield "Model", phase.model
+    yield "Devices", f"{counted(layout.devices, 'device')} of {phase.slot}"
+    yield "Layout", str(layout)
+    yield "Micro-batch", counted(layout.micro, "token") if layout.micro else ""
+    yield "When", f"{in_seconds(phase.start)} to {in_seconds(phase.end)} of a period"
+    yield "Ahead", f"{counted(phase.ahead, 'step')} before the step that reads its result" if phase.ahead else ""
+    yield "Work", ", ".join(_work(phase))
+    yield "After", ", ".join(phase.after)
+    yield "Instructions", ", ".join(phase.runs)
+
+
+def _work(phase: Phase) -> Iterator[str]:
+    if phase.samples:
+        yield counted(phase.samples, "sample")
+    if phase.tokens:
+        yield counted(phase.tokens, "token")
+
+
+def phase_parts(decision: Decision, phase: Phase) -> tuple[Parts, ...]:
+    """Its seconds and its bytes by kind."""
+    seconds = tuple(Share(n, s, in_seconds(s)) for n, s in phase.parts.items() if s > 0)
+    memory = _shares(phase.memory.resident, True) + _shares(phase.memory.transient, False)
+    held = sum(s.size for s in memory)
+    return (
+        Parts("Seconds", in_seconds(phase.seconds), phase.seconds or 1.0, seconds),
+        Parts("Memory of a device", _of(decision, held), decision.memory or held or 1.0, memory),
+    )
+
+
+def about_operator(operator: Operator) -> tuple[Detail, ...]:
+    after = (Detail("After", ", ".join(operator.after)),) if operator.after else ()
+    return (Detail("Function", operator.function), Detail("Where", f"where its rows are: {operator.where}"), *after)
+
+
+# ---------------------------------------------------------------- transfers
+
+
+def transfer_label(decision: Decision, transfer: Transfer, back: bool) -> str:
+    """What an edge is labelled with: bytes; of what waits for another step also what and how long."""
+    queued = next((x.ahead for x in decision.phases if x.name in transfer.after), 0)
+    waits = next((x.ahead for x in decision.phases if x.name == transfer.before), 0)
+    size = in_bytes(transfer.bytes)
+    if back:
+        return f"{transfer.model} {transfer.kind} · {size} · {in_seconds(transfer.seconds)}".strip()
+    return f"{size}, queued {counted(queued - waits, 'step')}" if queued > waits else size
+
+
+def chip_text(transfer: Transfer) -> str:
+    """`wake weights 12.3 GB · 0.4 s`."""
+    what = STATE.get(transfer.kind, transfer.model)
+    return f"{transfer.kind} {what} {in_bytes(transfer.bytes)} · {in_seconds(transfer.seconds)}"
+
+
+def about_transfer(transfer: Transfer) -> tuple[Detail, ...]:
+    """Everything known of a transfer."""
+    rows = (
+        ("What", f"{transfer.kind} of {transfer.model}" if transfer.model else transfer.kind),
+        ("From", f"{transfer.source} to {transfer.target}"),
+        ("Bytes", f"{in_bytes(transfer.bytes)} into the busiest device"),
+        ("Time", f"{in_seconds(transfer.seconds)}, from {in_seconds(transfer.start)} to {in_seconds(transfer.end)}"),
+        ("After", ", ".join(transfer.after)),
+        ("Before", transfer.before),
+    )
+    return tuple(Detail(label, value) for label, value in rows if value)
