@@ -13,9 +13,6 @@ from .tasks import Task
 if TYPE_CHECKING:
     from .replicas import Array
 
-WAKE = "wake"
-"""The part of a phase in which its state comes from the host: no length changes it."""
-
 WITH_TOKENS = ("compute", "memory", "tp", "cp", "ep", "pp", "bubble")
 """Parts of a pass that grow with its tokens; launches and the traffic of weights and gradients don't."""
 
@@ -46,7 +43,7 @@ class Durations:
         if not self.engines:
             return task.seconds
         if task.name in self.engines:
-            return _awake(task) * self.drawn(task.name, step).slowest + task.seconds - _awake(task)
+            return task.seconds * self.drawn(task.name, step).slowest
         if isinstance(task.of, Phase):
             return task.seconds * _grown(task.of, self.tokens(step))
         return task.seconds * self.tokens(step) if task.kind == "rows" else task.seconds
@@ -56,7 +53,7 @@ class Durations:
         if task.name not in self.engines:
             return 0.0
         drawn = self.drawn(task.name, period + task.ahead)
-        return _awake(task) * (drawn.slowest - drawn.mean)
+        return task.seconds * (drawn.slowest - drawn.mean)
 
     def tokens(self, step: int) -> float:
         """Tokens of a step's rows relative to what is expected: the mean over its draws."""
@@ -85,12 +82,6 @@ def sampled(lengths: Lengths, count: int, key: tuple[int, ...]) -> "Array":
         return np.full(count, float(lengths.mean))
     normal = np.random.default_rng(key).standard_normal(count)
     return np.minimum(lengths.maximum, np.exp(lengths.center + lengths.spread * normal))
-
-
-def _awake(task: Task) -> float:
-    """Seconds of a generation without those in which its engine wakes."""
-    parts = task.of.parts if isinstance(task.of, Phase) else {}
-    return task.seconds - parts.get(WAKE, 0.0)
 
 
 def _grown(phase: Phase, tokens: float) -> float:

@@ -10,11 +10,11 @@ from .events import Ran
 class Options:
     """What to simulate.
 
-    seed: of lengths and failures. drawn: whether lengths of responses are drawn; otherwise all durations are the
-    decision's. together: steps end together on all slots, as in a run, where every rank reports each step, and as the
-    search counts; otherwise only what a task waits for holds it. mtbf: mean seconds between failures of the whole
-    run; None: nothing fails. save_every: steps between commits; None: no commits, except where runs fail (then 50, as
-    `flowrun` has it). commit, restart: seconds of each.
+    seed: of lengths and failures. drawn: whether lengths of responses are drawn, and the ways of rows count that a
+    search leaves out; otherwise all takes the time that was decided. together: steps end together on all slots, as in
+    a run, where every rank reports each step, and as the search counts; otherwise only what a task waits for holds it.
+    mtbf: mean seconds between failures of the whole run; None: nothing fails. save_every: steps between commits; None:
+    no commits, except where runs fail (then 50, as `flowrun` has it). commit, restart: seconds of each.
     """
 
     steps: int = 20

@@ -8,7 +8,7 @@ from ..search.candidates import ENGINE_SLOTS
 from ..search.decision import Decision, Phase
 from ..search.prices import Prices
 from ..search.problem import Problem
-from .durations import WAKE, Durations
+from .durations import Durations
 from .replicas import Replicas
 
 
@@ -29,7 +29,7 @@ def replicas_of(phase: Phase, problem: Problem, prices: Prices) -> Replicas:
     spec = problem.phase(phase.name)
     part = prices.part(phase.layout.devices)
     laid = Laid(phase.layout.tp, phase.layout.pp, phase.layout.dp, phase.layout.fsdp)
-    decided = (phase.seconds - phase.parts.get(WAKE, 0.0)) * spec.work.every
+    decided = phase.seconds * spec.work.every
     candidates = []
     for slots in ENGINE_SLOTS:
         work = prices.work(spec, slots)

@@ -22,7 +22,7 @@ class Simulation:
 
     def run(self) -> Result:
         """Simulate it. Raises ValueError for a decision whose phases can't run."""
-        period = period_of(self.decision)
+        period = period_of(self.decision, as_decided=not self.options.drawn)
         found = timeline(period, self.durations.seconds, self.options)
         ran = tuple(r for s in found.segments for r in s.ran)
         return Result(

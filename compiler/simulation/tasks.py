@@ -60,16 +60,27 @@ class Period:
         return next(t for t in self.tasks if t.name == name)
 
 
-def period_of(decision: Decision) -> Period:
-    """The period of a decision. Raises ValueError for one that names phases or slots it doesn't have."""
+def period_of(decision: Decision, *, as_decided: bool = False) -> Period:
+    """The period of a decision. Raises ValueError for one that names phases or slots it doesn't have.
+
+    as_decided: without ways of rows that the decision's own times don't count.
+    """
     phases = {x.name: _phase(x) for x in decision.phases}
-    transfers = [_transfer(t, n, phases) for n, t in enumerate(decision.transfers)]
+    transfers = [
+        _transfer(t, n, phases)
+        for n, t in enumerate(decision.transfers)
+        if not as_decided or _is_counted(t, phases.get(t.before))
+    ]
     tasks = tuple(sorted((*phases.values(), *transfers), key=lambda t: (t.start, t.end, t.name)))
-    waits = [*_of_phases(decision, phases), *_of_transfers(transfers, phases)]
     _check(tasks, decision)
-    known = {wait: None for wait in waits if wait.task != wait.on or wait.back}
+    waits = [*_of_phases(decision, phases), *_of_transfers(transfers, phases)]
+    known = {wait: None for wait in (*waits, *_beside(transfers, waits)) if wait.task != wait.on or wait.back}
     ahead = max((t.ahead for t in tasks), default=0)
     return Period(tasks, tuple(known), decision.period, ahead)
+
+
+def _is_counted(t: Transfer, reader: Task | None) -> bool:
+    return t.kind != "rows" or reader is None or reader.start >= t.end - CLOSE
 
 
 def _phase(x: Phase) -> Task:
@@ -80,7 +91,8 @@ def _transfer(t: Transfer, number: int, phases: dict[str, Task]) -> Task:
     """A transfer belongs to the rows it moves; weights and engine states belong to the period."""
     sources = [phases[n] for n in t.after if n in phases]
     ahead = max((x.ahead for x in sources), default=0) if t.kind == "rows" else 0
-    slots = tuple(dict.fromkeys(s for s in (t.source, t.target) if s != HOST))
+    ends = (t.source, t.target) if t.seconds > 0 else (t.target,)  # what takes no time keeps nobody
+    slots = tuple(dict.fromkeys(s for s in ends if s != HOST))
     name = f"{t.kind} {t.model} {t.source} → {t.target} #{number}"
     return Task(name, t.kind, slots, t.start, t.end, t.seconds, ahead, ahead > 0, t)
 
@@ -148,3 +160,19 @@ def _until(task: Task, reader: Task, sources: list[Task]) -> int:
     if task.kind == "rows" and sources:
         return max(max(0, s.ahead - reader.ahead - _back(s, task)) for s in sources)
     return 0 if reader.start >= task.end - CLOSE else 1
+
+
+def _beside(transfers: Iterable[Task], waits: Iterable[Wait]) -> Iterator[Wait]:
+    """What is brought for a phase comes when the phase could begin; what follows a phase follows what it puts away."""
+    waits = list(waits)
+    later = {(w.on, w.task): w.back for w in waits}
+    for task in transfers:
+        assert isinstance(task.of, Transfer)
+        reader, sources = task.of.before, task.of.after
+        for w in waits:
+            if reader and w.task == reader and w.on != task.name and task.kind != "rows":
+                back = w.back - later.get((task.name, reader), 0)
+                if back >= 0:
+                    yield Wait(task.name, w.on, back)
+            if not reader and w.on in sources and w.task != task.name:
+                yield Wait(w.task, task.name, w.back)
