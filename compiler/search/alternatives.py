@@ -10,7 +10,6 @@ from .dominance import reduced
 from .instance import Candidate, Instance
 from .partitions import Grouping, groupings, restricted, units
 from .problem import Problem
-from .program import build
 from .solve import Effort, Put, Solution, moves, searched, timed
 
 SLOWEST = 3.0
@@ -88,9 +87,7 @@ def period_of(instance: Instance, grouping: Grouping, most: float) -> float | No
     if not all(sizes):
         return None
     near = reduced(restricted(near, replace(grouping, sizes=tuple(sizes)), most))
-    if any(not by_size for by_size in near.choices.values()):
-        return None
-    found, _, _ = searched(build(near, grouping.slot), EFFORT)
+    found = searched(near, EFFORT, grouping.slot).found
     return found.period if found else None
 
 

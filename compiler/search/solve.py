@@ -71,73 +71,74 @@ class Solution:
 def solve(instance: Instance, effort: Effort | None = None) -> Solution | None:
     """The best placement; None if there is none. Raises NoSolver."""
     effort = effort or Effort()
-    if any(not by_size for by_size in instance.choices.values()):
-        return None
-    best = _run(build(reduced(one_slot(instance))), Effort(1.0, 0.01)) or _run(build(instance), Effort(5.0, 0.5))
-    if best is None:
-        return None
-    return _improved(within(instance, best.period), best, effort)
+    best = searched(reduced(one_slot(instance)), Effort(1.0, 0.01)).found
+    best = best or searched(instance, Effort(5.0, 0.5)).found
+    return _improved(within(instance, best.period), best, effort) if best else None
 
 
 def _improved(instance: Instance, best: Solution, effort: Effort) -> Solution:
     """The best of all groupings: each is searched unless its bound shows that it can't be better."""
-    waiting = promising(instance, best.period)
     spent, booleans, bounds = 0.0, 0, [best.period]
-    for grouping in waiting:
+    for grouping in promising(instance, best.period):
         if grouping.bound >= best.period * (1 - effort.gap) or spent >= effort.time:
             bounds.append(grouping.bound)
             continue
-        program = build(reduced(restricted(instance, grouping, best.period)), grouping.slot)
-        program.model.add(program.period <= program.ticks(best.period))
-        found, bound, used = searched(program, replace(effort, time=effort.time - spent))
-        spent, booleans = spent + used, booleans + len(program.choice)
-        bounds.append(max(bound, grouping.bound))
-        best = found if found is not None and found.period < best.period else best
+        near = reduced(restricted(instance, grouping, best.period))
+        result = searched(near, replace(effort, time=effort.time - spent), grouping.slot, best.period)
+        spent, booleans = spent + result.effort, booleans + result.booleans
+        bounds.append(max(result.bound, grouping.bound))
+        best = result.found if result.found is not None and result.found.period < best.period else best
     bound = min(best.period, *bounds)
     return replace(best, bound=bound, optimal=spent < effort.time, booleans=booleans, deterministic=spent)
 
 
-def searched(program: Program, effort: Effort) -> tuple[Solution | None, float, float]:
-    """What a grouping gives, the bound proven for it, and the effort it took."""
-    from ortools.sat.python import cp_model
-
-    for guard in program.guards:
-        program.model.add(guard == 1)
-    solver = solver_for(effort)
-    status = solver.solve(program.model)
-    used = solver.response_proto.deterministic_time
-    if status == cp_model.INFEASIBLE:
-        return None, math.inf, used
-    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-        return None, 0.0, used
-    found = _read(program, solver, status == cp_model.OPTIMAL)
-    return found, found.bound, used
-
-
 def is_possible(instance: Instance, effort: Effort | None = None) -> bool:
     """Whether there is any placement."""
+    return searched(instance, effort or Effort(10.0, 1.0)).found is not None
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a search gave: the best it found, a bound of all it searched, and the effort it took."""
+
+    found: Solution | None
+    bound: float
+    effort: float = 0.0
+    booleans: int = 0
+
+
+def searched(
+    instance: Instance, effort: Effort, slot: Mapping[str, int] | None = None, most: float | None = None
+) -> Result:
+    """Search with phases on these slots (None: on any), for a period of at most so many seconds. Raises NoSolver."""
+    cp_model = _solver()
     if any(not by_size for by_size in instance.choices.values()):
-        return False
-    return _run(build(instance, with_objective=False), effort or Effort(10.0)) is not None
-
-
-def _run(program: Program, effort: Effort) -> Solution | None:
-    from ortools.sat.python import cp_model
-
+        return Result(None, math.inf)
+    program = build(instance, slot)
     for guard in program.guards:
         program.model.add(guard == 1)
+    if most is not None:
+        program.model.add(program.period <= program.ticks(most) + len(program.phases))
     solver = solver_for(effort)
     status = solver.solve(program.model)
+    used, booleans = solver.response_proto.deterministic_time, len(program.choice)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-        return None
-    return _read(program, solver, status == cp_model.OPTIMAL)
+        return Result(None, math.inf if status == cp_model.INFEASIBLE else 0.0, used, booleans)
+    found = _read(program, solver, status == cp_model.OPTIMAL)
+    return Result(found, found.bound, used, booleans)
+
+
+def _solver() -> Any:
+    try:
+        from ortools.sat.python import cp_model
+    except ImportError:
+        raise NoSolver from None
+    return cp_model
 
 
 def solver_for(effort: Effort) -> Any:
     """A solver that gives the same answer in every run."""
-    from ortools.sat.python import cp_model
-
-    solver = cp_model.CpSolver()
+    solver = _solver().CpSolver()
     solver.parameters.max_deterministic_time = effort.time
     solver.parameters.relative_gap_limit = effort.gap
     solver.parameters.num_workers = effort.workers

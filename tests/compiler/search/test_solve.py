@@ -1,0 +1,39 @@
+"""The search finds the shortest period there is, proves it, and gives the same placement in every run."""
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from shardflow.compiler.search.instance import Instance
+from shardflow.compiler.search.solve import Effort, moves, solve, timed
+
+from .instances import best_period, instances
+
+pytest.importorskip("ortools")
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(instances())
+def test_it_finds_what_trying_everything_finds(instance: Instance) -> None:
+    found, best = solve(instance, Effort(gap=0.0)), best_period(instance)
+    assert (found is None) == (best is None)
+    if found is not None and best is not None:
+        assert found.period == pytest.approx(best, rel=1e-4)
+        assert found.bound == pytest.approx(best, rel=1e-3) and found.optimal
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@given(instances())
+def test_two_runs_are_the_same(instance: Instance) -> None:
+    assert solve(instance) == solve(instance)
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@given(instances())
+def test_its_times_are_those_of_its_phases(instance: Instance) -> None:
+    found = solve(instance)
+    if found is not None:
+        order = sorted(found.puts, key=lambda x: (found.start[x], found.end[x]))
+        start, end = timed(instance, found.puts, moves(instance, found.puts), order)
+        assert max(end.values()) == pytest.approx(found.period)
+        for phase in instance.problem.phases:
+            assert all(start[phase.name] >= end[a] for a in phase.after)
