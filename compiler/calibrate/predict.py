@@ -93,6 +93,5 @@ def _predicted(
     memory: tuple[float, float] | None = None,
 ) -> Prediction:
     unit, measured = target_of(row)
-    return Prediction(
-        row.id, phase_of(row), unit, predicted, measured, counted, dict(parts), tuple(assumed.said), memory
-    )
+    said = (*assumed.said, *(f"`{name}` changes nothing" for name in row.unused))
+    return Prediction(row.id, phase_of(row), unit, predicted, measured, counted, dict(parts), said, memory)

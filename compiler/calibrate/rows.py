@@ -41,13 +41,16 @@ class Degrees(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Row(msgspec.Struct, frozen=True, kw_only=True, tag_field="phase"):
+    """What every row says. unused: fields of the file that no prediction reads."""
+
     id: str
     model: str | Sizes
     device: str
     devices: int
-    measured: dict[str, float]
+    measured: dict[str, float | None]
     dtype: str = "bf16"
     source: str = ""
+    unused: tuple[str, ...] = ()
 
 
 class TrainRow(_Row, frozen=True, kw_only=True, tag="train"):
@@ -90,6 +93,8 @@ class StepRow(_Row, frozen=True, kw_only=True, tag="step"):
 
 Row: TypeAlias = TrainRow | GenerateRow | StepRow
 
+KINDS: dict[str, type[_Row]] = {"train": TrainRow, "generate": GenerateRow, "step": StepRow}
+
 MEASURED: dict[str, tuple[str, ...]] = {
     "train": ("tokens_per_second_per_device", "model_tflops_per_device", "step_seconds"),
     "generate": ("output_tokens_per_second", "output_tokens_per_second_per_device"),
@@ -106,7 +111,7 @@ def phase_of(row: Row) -> str:
 def target_of(row: Row) -> tuple[str, float]:
     """What was measured, and the number. Raises RowError."""
     wanted = MEASURED[phase_of(row)]
-    found = next(((n, row.measured[n]) for n in wanted if n in row.measured), None)
+    found = next(((n, value) for n in wanted if (value := row.measured.get(n)) is not None), None)
     if found is None:
         raise RowError(f"row `{row.id}`: `measured` holds none of {', '.join(f'`{n}`' for n in wanted)}")
     if not 0 < found[1] < float("inf"):
@@ -141,13 +146,19 @@ def _row(path: Path, number: int, entry: Any) -> Row:
     if phase not in MEASURED:
         said = "`phase` is missing" if phase is None else f"`phase` is `{phase}`"
         raise RowError(f"{path.name}, row `{name}`: {said}; it is one of {', '.join(MEASURED)}")
-    entry = {k: v for k, v in entry.items() if k != "parallel" or v is not None}
     try:
-        row: Row = msgspec.convert(entry, TrainRow | GenerateRow | StepRow)
+        row: Row = msgspec.convert(_known(entry, phase), TrainRow | GenerateRow | StepRow)
         _usable(row)
     except (msgspec.ValidationError, RowError, ClusterError, ShapeError) as error:
         raise RowError(f"{path.name}, row `{name}`: {_plain(str(error), name)}") from None
     return row
+
+
+def _known(entry: Mapping[str, Any], phase: str) -> dict[str, Any]:
+    """What is said of the phase's fields, and the names of the others. A null is as good as nothing."""
+    fields = (*KINDS[phase].__struct_fields__, "phase")
+    said = {k: v for k, v in entry.items() if k in fields and k != "unused" and v is not None}
+    return {**said, "unused": sorted(set(entry) - set(fields))}
 
 
 def _plain(message: str, name: object) -> str:

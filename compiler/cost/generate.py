@@ -39,7 +39,7 @@ class Engine:
 
     @property
     def flops(self) -> float:
-        faster = 2 if self.dtype == "fp8" and self.devices.device.fp8 else 1
+        faster = 2 if element(self.dtype) == 1 and self.devices.device.fp8 else 1
         return self.devices.device.flops * self.c.matmul * faster
 
     @property

@@ -51,7 +51,7 @@ class _Pass:
     @property
     def flops(self) -> float:
         """FLOP/s of matrix products."""
-        faster = 2 if self.dtype == "fp8" and self.devices.device.fp8 else 1
+        faster = 2 if element(self.dtype) == 1 and self.devices.device.fp8 else 1
         return self.devices.device.flops * self.c.matmul * faster
 
     @property

@@ -9,7 +9,7 @@ from .lengths import Lengths
 Recompute: TypeAlias = Literal["none", "selective", "full"]
 Head: TypeAlias = Literal["logprobs", "values", "score"]
 
-ELEMENT = {"bf16": 2, "fp16": 2, "16-bit": 2, "fp32": 4, "fp8": 1}
+ELEMENT = {"bf16": 2, "fp16": 2, "16-bit": 2, "fp32": 4, "fp8": 1, "float8": 1}
 """Bytes of an element of the weights that computing reads, by dtype."""
 
 
