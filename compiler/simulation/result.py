@@ -49,7 +49,7 @@ class Options:
 class Step:
     """A step that counts. seconds: since the step before ended, without failures and commits. end: on the clock.
 
-    latency: from the first phase of its batch to the end of the last, wherever they were in time.
+    latency: from the first phase of its batch, or what was brought for it, to the end of the last.
     """
 
     number: int

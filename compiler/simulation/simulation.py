@@ -53,7 +53,7 @@ class Simulation:
 def _steps(found: Timeline) -> Iterable[Step]:
     """Steps as they end: when all tasks of their period, and of those before, have."""
     batches: dict[int, list[Ran]] = defaultdict(list)
-    for r in (r for s in found.segments for r in s.ran if r.task.is_phase):
+    for r in (r for s in found.segments for r in s.ran):
         batches[r.step].append(r)
     for segment in found.segments:
         before = segment.start

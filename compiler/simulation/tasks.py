@@ -75,7 +75,7 @@ def period_of(decision: Decision, *, as_decided: bool = False) -> Period:
     _check(tasks, decision)
     waits = [*_of_phases(decision, phases), *_of_transfers(transfers, phases)]
     known = {wait: None for wait in (*waits, *_beside(transfers, waits)) if wait.task != wait.on or wait.back}
-    ahead = max((t.ahead for t in tasks), default=0)
+    ahead = max((t.ahead for t in phases.values()), default=0)
     return Period(tasks, tuple(known), decision.period, ahead)
 
 
@@ -88,13 +88,17 @@ def _phase(x: Phase) -> Task:
 
 
 def _transfer(t: Transfer, number: int, phases: dict[str, Task]) -> Task:
-    """A transfer belongs to the rows it moves; weights and engine states belong to the period."""
+    """What moves rows or follows a phase belongs to its step, what is brought for a phase to the step of that one."""
     sources = [phases[n] for n in t.after if n in phases]
-    ahead = max((x.ahead for x in sources), default=0) if t.kind == "rows" else 0
+    reader = phases.get(t.before)
+    ahead = max((x.ahead for x in sources), default=0)
+    if reader is not None and t.kind != "rows":
+        ahead = reader.ahead + (0 if reader.start >= t.end - CLOSE else 1)
     ends = (t.source, t.target) if t.seconds > 0 else (t.target,)  # what takes no time keeps nobody
     slots = tuple(dict.fromkeys(s for s in ends if s != HOST))
     name = f"{t.kind} {t.model} {t.source} → {t.target} #{number}"
-    return Task(name, t.kind, slots, t.start, t.end, t.seconds, ahead, ahead > 0, t)
+    fills = t.kind == "rows" and ahead > 0
+    return Task(name, t.kind, slots, t.start, t.end, t.seconds, ahead, fills, t)
 
 
 def _check(tasks: Iterable[Task], decision: Decision) -> None:
@@ -153,10 +157,8 @@ def _back(source: Task, task: Task) -> int:
 def _until(task: Task, reader: Task, sources: list[Task]) -> int:
     """How many periods later a transfer's reader is.
 
-    Weights of step t are read in step t + 1; rows by the step they were made for; else the order of the period says.
+    Rows are read by the step they were made for; of all else, the order of the period says it.
     """
-    if task.kind == "weights" and sources:
-        return max(0, 1 - min(_back(s, task) for s in sources))
     if task.kind == "rows" and sources:
         return max(max(0, s.ahead - reader.ahead - _back(s, task)) for s in sources)
     return 0 if reader.start >= task.end - CLOSE else 1
@@ -164,13 +166,14 @@ def _until(task: Task, reader: Task, sources: list[Task]) -> int:
 
 def _beside(transfers: Iterable[Task], waits: Iterable[Wait]) -> Iterator[Wait]:
     """What is brought for a phase comes when the phase could begin; what follows a phase follows what it puts away."""
-    waits = list(waits)
+    transfers, waits = list(transfers), list(waits)
     later = {(w.on, w.task): w.back for w in waits}
+    moving = {t.name for t in transfers}
     for task in transfers:
         assert isinstance(task.of, Transfer)
         reader, sources = task.of.before, task.of.after
         for w in waits:
-            if reader and w.task == reader and w.on != task.name and task.kind != "rows":
+            if reader and w.task == reader and w.on not in moving and task.kind != "rows":
                 back = w.back - later.get((task.name, reader), 0)
                 if back >= 0:
                     yield Wait(task.name, w.on, back)

@@ -84,7 +84,7 @@ def ppo() -> Decision:
     )
     reward = Operator("reward", "rewards.exact_match", "a", ("policy.generate",))
     advantage = Operator("adv", "std.gae", "b", ("reward", "critic.values"))
-    return decision(phases, (weights("a", "a", 0.0, 1.0),), 37.0, 36.0, operators=(reward, advantage))
+    return decision(phases, (weights("a", "a", 0.0, 1.0),), 37.0, 37.0, operators=(reward, advantage))
 
 
 def split(
@@ -94,7 +94,7 @@ def split(
     draw, ref, update = (generate, score, train)
     if staleness == 0:
         begin = (move, move + draw, move + draw + ref)
-        period, makespan, moved = move + draw + ref + update, draw + ref + update, 0.0
+        period, makespan, moved = move + draw + ref + update, move + draw + ref + update, 0.0
     else:
         begin = (0.0, 0.0, ref)
         moved = max(draw, ref + update)
