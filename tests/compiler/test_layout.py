@@ -120,11 +120,21 @@ def test_a_plan_comes_back_from_its_file(laid: Laid) -> None:
 
 # ---------------------------------------------------------------- what every plan keeps to
 
+VALUES = {
+    "ppo_adaptive": ("kls on controller", "adv on nodes[1]"),
+    "grpo": ("reward on controller",),
+    "dapo": ("right on controller", "adv with policy.generate"),
+    "online_dpo": ("best on controller",),
+    "async_tis": ("adv on controller", "w with policy.generate"),
+    "evaluate": ("right on nodes[0]",),
+}
+"""Lines for values, by flow."""
 PLACES: dict[str, tuple[str, ...]] = {
     "all": (),
     "sharded": ("policy.update on nodes, fsdp=2",),
     "split": SPLIT,
     "overlapping": ("policy.update on nodes, fsdp=2", "policy.generate on nodes[1]"),
+    "values": SPLIT,
     "apart": ("policy.update on nodes[0]", "policy.logprobs on nodes[1]", "policy.generate on controller"),
 }
 CASES = [
@@ -171,7 +181,8 @@ _made: dict[tuple[str, str], Plan] = {}
 def made(laid: Laid, name: str, place: str) -> Plan:
     lines = PLACES[place]
     if name not in BODIES:
-        return laid(name, *phases_of(name, lines))
+        values = VALUES.get(name, ()) if place == "values" else ()
+        return laid(name, *phases_of(name, lines), *values)
     body = BODIES[name].replace("'", '"')
     text = flow(body, update="update policy" not in body)
     return compiled(laid.bench.write(placed(text, "tune", *(line.format(half=2) for line in lines))), "tune")
@@ -272,3 +283,19 @@ def test_phases_run_where_their_weights_are(plan: Plan) -> None:
 def test_there_is_no_such_rank(laid: Laid) -> None:
     with pytest.raises(ValueError, match="this plan is for ranks 0 to 3"):
         project(laid("grpo"), 4)
+
+
+def test_rows_that_come_as_others_were_dealt_find_those(plan: Plan) -> None:
+    roots = {a.name: a.name for a in plan.axes}
+    for a in plan.axes:
+        roots[a.name] = roots[a.parent] if a.parent else a.name
+    lies: dict[str, tuple[str, str, str]] = {}
+    for i in plan.walk():
+        axis = i.attrs.get("axis") if i.op == "move" else i.type.rstrip("]").partition("[")[2]
+        lies |= {out: (roots.get(axis or "", ""), i.mesh, i.layout) for out in i.outs}
+    kept = {lies[name] for a in plan.ahead for name in a.keeps}
+    for block in steps(plan)[-1:]:
+        for n, i in enumerate(block):
+            if i.op == "move" and i.attrs["deal"] == "known":
+                before = kept | {lies[out] for x in block[:n] for out in x.outs}
+                assert (i.attrs["axis"], i.mesh, i.layout) in before, i.outs

@@ -17,6 +17,7 @@ from .holdings import Holdings
 from .moves import finished
 from .operators import Layer
 from .scope import Scope
+from .sites import Axes, Site, references
 
 
 def lay_out(plan: p.Plan, placement: Placement) -> p.Plan:
@@ -26,16 +27,18 @@ def lay_out(plan: p.Plan, placement: Placement) -> p.Plan:
     queued = [_run_ahead(layer, a) for a in plan.ahead]
     step = Scope()
     for each in queued:
-        each.hand_over(step)
+        each.hand_over(step, layer.axes)
     layer.block(plan.program, step)
     fields = layer.fields.settled()
     program = finished(step.block, fields)
-    read = {r for i in program for x in i.walk() for a in x.args.values() if isinstance(a, p.Value) for r in [a.ref]}
+    inner = [x for i in program for x in i.walk()]
+    read = {r for x in inner for r in references(x)}
+    joined = {(x.attrs["axis"], x.mesh, x.layout) for x in inner if x.op == "move" and x.attrs["deal"] == "known"}
     ahead = tuple(
         p.Ahead(
             a.staleness,
             finished(q.scope.block[: q.drawn], fields),
-            tuple(copy for copy in q.keeps() if copy in read),
+            tuple(c for c, axis, s in q.kept(layer.axes) if c in read or (axis, s.mesh, s.layout) in joined),
             finished(q.scope.block[q.drawn :], fields),
         )
         for a, q in zip(plan.ahead, queued, strict=True)
@@ -64,18 +67,26 @@ class _Queued:
     names: Sequence[str]
     drawn: int
 
-    def keeps(self) -> list[str]:
-        """The copies of the values that wait in a queue."""
-        return [copy for (name, _), copy in self.scope.copies.items() if name in self.names]
+    def kept(self, axes: Axes) -> list[tuple[str, str, Site]]:
+        """The copies of the values that wait in a queue, each with its root axis and where it lies.
 
-    def hand_over(self, step: Scope) -> None:
+        What nobody reads is still kept where other rows are moved to as these were dealt.
+        """
+        found = (
+            (copy, axes.of(self.scope.made[name]), s)
+            for (name, s), copy in self.scope.copies.items()
+            if name in self.names
+        )
+        return [(copy, axes.root(axis) or "", s) for copy, axis, s in found]
+
+    def hand_over(self, step: Scope, axes: Axes) -> None:
         """Make what comes out of the queue known to the step."""
         for (name, site), copy in self.scope.copies.items():
             if name in self.names:
                 step.made[name] = self.scope.made[name]
                 step.copies[name, site] = copy
                 step.used.add(copy)
-        step.dealt |= self.scope.dealt
+        step.dealt |= {(axis, site) for _, axis, site in self.kept(axes) if site.is_dealt}
 
 
 def _run_ahead(layer: Layer, ahead: p.Ahead) -> _Queued:

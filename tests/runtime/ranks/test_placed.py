@@ -8,15 +8,22 @@ from .equivalence import alone, assert_same, compiled, together
 from .pool import Pool
 
 PLACED = {
+    "dapo/round": ("policy.update on nodes[0]", "policy.generate on nodes[1]", "right on controller"),
+    "async_tis": (
+        "policy.update on nodes[0]",
+        "policy.generate on nodes[1]",
+        "adv on controller",
+        "w with policy.generate",
+    ),
     "grpo": ("policy.update on nodes[0], fsdp=2", "policy.generate on nodes[1]", "reward on controller"),
     "ppo_adaptive": ("policy on nodes[0], fsdp=2", "adv on nodes[1]", "critic.values on nodes[1]", "ref with policy"),
     "dapo": ("policy.update on nodes[0]", "adv with policy.generate"),
 }
 
 
-@pytest.mark.parametrize("flow", PLACED)
-def test_values_are_computed_where_they_are_placed(workshop: Workshop, pool: Pool, flow: str) -> None:
-    lines = "".join(f"\n    {line}" for line in PLACED[flow])
+@pytest.mark.parametrize("case", PLACED)
+def test_values_are_computed_where_they_are_placed(workshop: Workshop, pool: Pool, case: str) -> None:
+    lines, flow = "".join(f"\n    {line}" for line in PLACED[case]), case.partition("/")[0]
     text = f"{TEXT}\nplace {flow} on cpu(nodes=2, devices=2):{lines}\n"
     one = alone(workshop, compiled(workshop.folder, TEXT, flow, None, data="d.jsonl"), steps=3)
     plan = compiled(workshop.folder, text, flow, 4, data="d.jsonl")
