@@ -1,8 +1,11 @@
 """The public stages of a compilation: a source file, its checked graph, its plan."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from ..dsl import ast
 from ..dsl.diagnostics import Diagnostic, FlowError, Report, in_order, suggest
@@ -11,7 +14,8 @@ from .facts import Places
 from .graph import Constant, Graph
 from .limits import bounded
 from .passes.check import check
-from .passes.check.place import Target, check_effects, check_placed_flows, place_flow
+from .passes.check.effects import check_effects
+from .passes.check.place import Target, check_placed_flows, place_flow
 from .passes.elaborate import elaborate
 from .passes.emit import emit
 from .passes.infer import infer
@@ -21,7 +25,7 @@ from .passes.record import record
 from .passes.schedule import Scheduled, schedule
 from .passes.simplify import simplify
 from .placement import Placement
-from .plan import Plan
+from .plan import Plan, sealed
 
 UNREADABLE = "E00"
 """How the codes of the front ends begin: a part of a file couldn't be read."""
@@ -42,7 +46,10 @@ class Source:
 
 @dataclass(frozen=True)
 class Checked:
-    """A flow that passed every check, with its typed graph, the order of its step, and its warnings."""
+    """A flow that passed every check, with its typed graph, the order of its step, and its warnings.
+
+    extras: what a search for its placement adds to its plan.
+    """
 
     source: Source
     flow: ast.Flow
@@ -51,6 +58,7 @@ class Checked:
     placement: Placement
     target: Target
     warnings: tuple[Diagnostic, ...]
+    extras: Mapping[str, Any] = field(default_factory=dict)
 
 
 def load_source(path: Path, flow: str | None = None) -> Source:
@@ -111,4 +119,5 @@ def compile_flow(checked: Checked) -> Plan:
     source = checked.source
     text = "\0".join(source.loader.sources[path] for path in sorted(source.loader.sources))
     plan = emit(checked.scheduled, source.module.path.parent, text, checked.placement)
-    return lay_out(plan, checked.placement) if checked.target.is_multi else plan
+    plan = lay_out(plan, checked.placement) if checked.target.is_multi else plan
+    return sealed(msgspec.structs.replace(plan, **checked.extras)) if checked.extras else plan

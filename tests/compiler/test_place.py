@@ -108,6 +108,7 @@ def test_a_plan_is_the_same_without_a_placement_on_a_cluster(bench: Workbench) -
         (["policy.generate on nodes, compile=true"], "E0114", "`compile` of a phase that trains nothing"),
         (["policy.update on nodes, offload=true"], "E0114", "option `offload` is not supported"),
         (["policy.generate on nodes, engine=vllm"], "E0114", "option `engine` is not supported"),
+        (["reward on nodes, micr=64 tokens"], "E0105", "has no option `micr`"),
         (["policy.update on nodes, dp=0"], "E0113", "option `dp` is at least 1"),
     ],
 )

@@ -9,23 +9,27 @@ from ....dsl.modules import FlowModule
 from ....dsl.source import Span
 from ....dsl.vocabulary import CLUSTER_OPTIONS, DEVICES, METHODS, PLACE_OPTIONS
 from ...facts import Places
-from ...graph import PHASES, Constant, Graph, Node, Operand, Ref, Size
+from ...graph import PHASES, Constant, Graph, Operand, Ref, Size
 from ...placement import DEFAULT_RANKS, Placement, Spot
 from ..elaborate.context import Context, Env, Scope
 from ..elaborate.options import read_options, with_defaults
-from ..schedule import Scheduled
 from .degrees import check_degrees
-from .devices import LOCAL, Cluster, NoSuchRanks, check_product, degree, ranks_of, sized, spot, written
+from .devices import LOCAL, Cluster, NoSuchRanks, check_product, ranks_of, sized, spot, written
+from .refusals import refusals
 
 CIRCLE = "one of them is made of a device: `h100(nodes=2)`"
 
 
 @dataclass(frozen=True)
 class Target:
-    """What a plan is for: `single`, one process, or `multi`, with so many ranks (None: as many as `place` says)."""
+    """What a plan is for: `single`, one process, or `multi`, with so many ranks (None: as many as `place` says).
+
+    planned: a placement will be searched for, in which lines are wishes.
+    """
 
     name: str = "single"
     ranks: int | None = None
+    planned: bool = False
 
     @property
     def is_multi(self) -> bool:
@@ -34,12 +38,16 @@ class Target:
 
 @dataclass(frozen=True)
 class _Line:
-    """What a line asks for. ranks: None where they aren't known, or are wrong. beside: whose place it shares."""
+    """What a line asks for. ranks: None where they aren't known, or are wrong. beside: whose place it shares.
+
+    is_on: whether it names its devices.
+    """
 
     ranks: range | None
     options: Mapping[str, Operand]
     span: Span
     beside: str | None = None
+    is_on: bool = False
 
 
 @dataclass
@@ -81,6 +89,16 @@ def place_flow(
     return Placement(phases, {k: v for k, v in spots.items() if v}, ranks)
 
 
+def placed_lines(
+    module: FlowModule, graph: Graph, places: Places
+) -> tuple[int | None, Span | None, Mapping[str, _Line]]:
+    """For a flow that was checked: the devices its `place` block has (None: unknown), where, and its lines by phase."""
+    checker = _Checker(module, graph, Report(), places, Target(planned=True))
+    block = next((p for p in module.places() if p.flow == graph.flow), None)
+    cluster = _block(checker, block) if block else None
+    return cluster.ranks if cluster else None, block.cluster.span if block else None, checker.lines
+
+
 def check_placed_flows(module: FlowModule, report: Report) -> None:
     """Every `place` block names a flow of this file, or an imported one."""
     flows = module.placeable()
@@ -88,44 +106,6 @@ def check_placed_flows(module: FlowModule, report: Report) -> None:
         if block.flow not in flows:
             help = suggest(block.flow, flows) or "write the flow, or import it"
             report.add("E0501", f"`place` names no flow of this file: `{block.flow}`", block.span, help=help)
-
-
-def check_effects(module: FlowModule, scheduled: Scheduled, placement: Placement, report: Report) -> None:
-    """Warn of lines that change nothing of the scheduled step: their values aren't in it, or their phases elsewhere."""
-    graph = scheduled.graph
-    every = [*graph.walk(), *(inner for a in scheduled.ahead for n in a.nodes for inner in n.walk())]
-    names, inside = {n.name for n in every}, _only_in_updates(every)
-    for line in (line for block in module.places() if block.flow == graph.flow for line in block.lines):
-        match line.target:
-            case ast.Name(id=name) if name not in graph.roles and name not in names:
-                message = f"this line has no effect: the compiled step computes nothing under the name `{name}`"
-                help = "it equals another value, or no output needs it: drop the line, or place what remains"
-                report.add("W0501", message, line.span, help=help)
-                phases = []
-            case ast.Name(id=model):
-                phases = [x for x in inside if x.startswith(f"{model}.")]
-            case ast.Attr(base=ast.Name(id=model), name=phase):
-                phases = [x for x in inside if x == f"{model}.{phase}"]
-            case _:
-                phases = []
-        for phase in phases:
-            _warn_of_update(phase, inside[phase], placement, line.span, report)
-
-
-def _warn_of_update(phase: str, update: str, placement: Placement, span: Span, report: Report) -> None:
-    if placement.spots.get(phase) in (None, placement.spot(update)):
-        return
-    message = f"this line has no effect on `{phase}`: it only runs within `{update}`, where that is"
-    report.add("W0501", message, span, help=f"write `with {update}`, or drop the line")
-
-
-def _only_in_updates(nodes: Sequence[Node]) -> dict[str, str]:
-    """The phases that run in one update and nowhere else, and that update."""
-    updates = {x.id: f"{n.attrs['model']}.update" for n in nodes if n.op == "update" for x in n.walk()}
-    found: dict[str, set[str]] = {}
-    for n in (n for n in nodes if n.op in PHASES):
-        found.setdefault(f"{n.attrs['model']}.{n.op}", set()).add(updates.get(n.id, ""))
-    return {phase: next(iter(where)) for phase, where in found.items() if len(where) == 1 and "" not in where}
 
 
 # ---------------------------------------------------------------- clusters
@@ -175,7 +155,7 @@ def _block(checker: _Checker, block: ast.Place) -> Cluster | None:
         _line(checker, cluster, line)
     for name in checker.lines:
         _refuse_circle(checker, name)
-    if cluster is not None and not checker.target.is_multi and not checker.report.has_errors:
+    if cluster is not None and checker.target == Target() and not checker.report.has_errors:
         _warn_of_one_process(checker, cluster, block)
     return cluster
 
@@ -198,13 +178,17 @@ def _line(checker: _Checker, cluster: Cluster | None, line: ast.PlaceLine) -> No
     ranks = _ranks_of(checker, cluster, line, options)
     for target in targets:
         _once(checker, target, line)
-        checker.lines.setdefault(target, _Line(ranks, options, line.span, _trained_first(beside)))
+        checker.lines.setdefault(
+            target, _Line(ranks, options, line.span, _trained_first(beside), line.mesh is not None)
+        )
     if cluster is None:
         return
-    for name, subject, help in _unsupported(checker, cluster, targets, options):
-        span = next(a.span for a in line.options if a.name == name)
-        checker.report.add("E0114", f"{subject} by this version", span, help=help)
-    if checker.target.is_multi or cluster.is_local:
+    spans = {a.name: a.span for a in line.options}
+    found = refusals(targets, options, cluster, is_multi=checker.target.is_multi) if not checker.target.planned else []
+    for name, subject, help in found:
+        if name in spans:  # a misspelt one is reported already
+            checker.report.add("E0114", f"{subject} by this version", spans[name], help=help)
+    if checker.target.is_multi or checker.target.planned or cluster.is_local:
         checker.phases |= {target: dict(options) for target in targets}
 
 
@@ -225,48 +209,6 @@ def _ranks_of(
 def _trained_first(phases: Sequence[str]) -> str | None:
     """Of the phases of a model, where `with` puts something: where the model is trained, if it is."""
     return next((p for p in phases if p.endswith(".update")), next(iter(phases), None))
-
-
-Refusal = tuple[str, str, str]
-"""The option, what is said of it, and the help."""
-
-
-def _unsupported(
-    checker: _Checker, cluster: Cluster, targets: Sequence[str], options: Mapping[str, Operand]
-) -> list[Refusal]:
-    """What a run would have to ignore."""
-    phases = [t for t in targets if "." in t]
-    if targets and not phases:
-        return [(o, f"option `{o}` of a value, which is no phase of a model, is not supported", LEAVE) for o in options]
-    asked = [name for name, value in (("offload", True), ("engine", "vllm")) if options.get(name) == value]
-    if checker.target.is_multi:
-        asked += [d for d in ("tp", "pp") if degree(options, d) > 1]
-        found = [(o, f"option `{o}` is not supported by `--target multi`", HELP.get(o, LEAVE)) for o in asked]
-        return [*found, *_of_no_use(phases, options)]
-    if cluster.is_local:
-        found = [(o, f"option `{o}` is not supported on a local device", LEAVE) for o in asked]
-        return [*found, *_of_no_use(phases, options)]
-    return []
-
-
-LEAVE = "leave it out"
-HELP = {
-    "tp": "leave it out; a later version carries it out, and `fsdp=` shards weights today",
-    "pp": "leave it out; a later version carries it out, and `fsdp=` shards weights today",
-    "engine": "leave it out: `transformers` generates",
-}
-
-
-def _of_no_use(phases: Sequence[str], options: Mapping[str, Operand]) -> list[Refusal]:
-    """Options that say nothing of the only phase they are given for."""
-    found: list[Refusal] = []
-    if phases and all(p.endswith(".generate") for p in phases) and degree(options, "fsdp") > 1:
-        subject = "`fsdp` of a `generate`, for which the weights are whole on every rank, is not supported"
-        found.append(("fsdp", subject, "write `dp`"))
-    if phases and not any(p.endswith(".update") for p in phases):
-        asked = [o for o in ("checkpointing", "compile") if options.get(o) is True]
-        found += [(o, f"option `{o}` of a phase that trains nothing is not supported", LEAVE) for o in asked]
-    return found
 
 
 def _once(checker: _Checker, target: str, line: ast.PlaceLine) -> None:
