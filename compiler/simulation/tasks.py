@@ -18,7 +18,8 @@ CLOSE = 1e-9
 class Task:
     """A phase or a transfer of every period.
 
-    name: unique. kind: of the phase or the transfer. slots: those it occupies. start, end, seconds: as decided. ahead:
+    name: unique. kind: of the phase or the transfer. slots: those it occupies; rows occupy none, because they are sent
+    and received beside what is computed. places: the slots it concerns. start, end, seconds: as decided. ahead:
     how many steps ahead of the period's own step its rows are read. fills: whether it also runs in the fill, where the
     rows of the first steps are made.
     """
@@ -26,6 +27,7 @@ class Task:
     name: str
     kind: str
     slots: tuple[str, ...]
+    places: tuple[str, ...]
     start: float
     end: float
     seconds: float
@@ -84,7 +86,7 @@ def _is_counted(t: Transfer, reader: Task | None) -> bool:
 
 
 def _phase(x: Phase) -> Task:
-    return Task(x.name, x.kind, (x.slot,), x.start, x.end, x.seconds, x.ahead, x.ahead > 0, x)
+    return Task(x.name, x.kind, (x.slot,), (x.slot,), x.start, x.end, x.seconds, x.ahead, x.ahead > 0, x)
 
 
 def _transfer(t: Transfer, number: int, phases: dict[str, Task]) -> Task:
@@ -94,17 +96,17 @@ def _transfer(t: Transfer, number: int, phases: dict[str, Task]) -> Task:
     ahead = max((x.ahead for x in sources), default=0)
     if reader is not None and t.kind != "rows":
         ahead = reader.ahead + (0 if reader.start >= t.end - CLOSE else 1)
-    ends = (t.source, t.target) if t.seconds > 0 else (t.target,)  # what takes no time keeps nobody
-    slots = tuple(dict.fromkeys(s for s in ends if s != HOST))
+    places = tuple(dict.fromkeys(s for s in (t.source, t.target) if s != HOST))
+    kept = () if t.kind == "rows" else places if t.seconds > 0 else places[-1:]  # what takes no time keeps no other
     name = f"{t.kind} {t.model} {t.source} → {t.target} #{number}"
     fills = t.kind == "rows" and ahead > 0
-    return Task(name, t.kind, slots, t.start, t.end, t.seconds, ahead, fills, t)
+    return Task(name, t.kind, kept, places, t.start, t.end, t.seconds, ahead, fills, t)
 
 
 def _check(tasks: Iterable[Task], decision: Decision) -> None:
     slots = {s.name for s in decision.slots}
     for task in tasks:
-        for slot in task.slots:
+        for slot in task.places:
             if slot not in slots:
                 raise ValueError(f"`{task.name}` is on slot `{slot}`; the decision has {', '.join(sorted(slots))}")
 

@@ -17,6 +17,10 @@ RUN = 0
 """The process of what concerns all slots: commits, failures, the queue."""
 
 THREADS = ("generate", "forward", "train", "transfer")
+"""Threads of a slot. Rows travel beside all of these, on threads of their own, as many as there are at once."""
+
+ROWS = len(THREADS) + 1
+"""The first of those threads."""
 
 COLOURS = {
     "generate": "thread_state_running",
@@ -29,6 +33,9 @@ COLOURS = {
 
 Event = dict[str, Any]
 
+Lanes = dict[tuple[str, int, float], int]
+"""Threads of rows by the name, period and start of their way."""
+
 
 def trace_json(result: Result, decision: Decision) -> str:
     """The trace as a JSON file."""
@@ -40,25 +47,29 @@ def trace_json(result: Result, decision: Decision) -> str:
 def trace_events(result: Result, decision: Decision) -> list[Event]:
     """All events: names first, then in order of time."""
     processes = {slot.name: n for n, slot in enumerate(decision.slots, 1)}
+    lanes = _lanes((*result.ran, *result.lost))
     events = [
-        *_spans(result.ran, processes),
-        *_spans(result.lost, processes, lost=True),
-        *_arrows(result.ran, processes),
+        *_spans(result.ran, processes, lanes),
+        *_spans(result.lost, processes, lanes, lost=True),
+        *_arrows(result.ran, processes, lanes),
         *_memory(result.ran, decision, processes),
         *_run(result),
     ]
-    return [*_names(decision, processes), *sorted(events, key=lambda e: (e["ts"], e["ph"] != "X", -e.get("dur", 0.0)))]
+    names = _names(decision, processes, max(lanes.values(), default=0))
+    return [*names, *sorted(events, key=lambda e: (e["ts"], e["ph"] != "X", -e.get("dur", 0.0)))]
 
 
-def _names(decision: Decision, processes: dict[str, int]) -> Iterator[Event]:
+def _names(decision: Decision, processes: dict[str, int], lanes: int) -> Iterator[Event]:
     yield _meta("process_name", RUN, 0, name="run")
     yield _meta("process_sort_index", RUN, 0, sort_index=RUN)
+    yield _meta("thread_name", RUN, 1, name="steps")
+    yield _meta("thread_name", RUN, 2, name="commits and restarts")
     for slot in decision.slots:
         number = processes[slot.name]
         on = f"devices {slot.first}–{slot.first + slot.devices - 1}" if slot.devices > 1 else f"device {slot.first}"
         yield _meta("process_name", number, 0, name=f"{slot.name} ({on})")
         yield _meta("process_sort_index", number, 0, sort_index=number)
-        for thread, name in enumerate(THREADS, 1):
+        for thread, name in enumerate((*THREADS, *("rows" for _ in range(lanes))), 1):
             yield _meta("thread_name", number, thread, name=name)
             yield _meta("thread_sort_index", number, thread, sort_index=thread)
 
@@ -67,21 +78,42 @@ def _meta(kind: str, process: int, thread: int, **args: Any) -> Event:
     return {"ph": "M", "name": kind, "pid": process, "tid": thread, "ts": 0, "args": args}
 
 
-def _thread(r: Ran) -> int:
-    return 1 + THREADS.index(r.task.kind if r.task.is_phase else "transfer")
+def _lanes(ran: Sequence[Ran]) -> Lanes:
+    """Threads of rows, from 1: spans of one thread don't overlap. Others have the thread of their kind."""
+    free: list[float] = []
+    lanes: Lanes = {}
+    for r in sorted((r for r in ran if r.task.kind == "rows"), key=lambda r: (r.start, r.end, r.task.name)):
+        lane = next((n for n, end in enumerate(free) if end <= r.start), len(free))
+        free[lane : lane + 1] = [r.end]
+        lanes[_key(r)] = lane + 1
+    return lanes
 
 
-def _spans(ran: Sequence[Ran], processes: dict[str, int], lost: bool = False) -> Iterator[Event]:
+def _key(r: Ran) -> tuple[str, int, float]:
+    return r.task.name, r.period, r.start
+
+
+def _thread(r: Ran, lanes: Lanes) -> int:
+    if _key(r) in lanes:
+        return ROWS - 1 + lanes[_key(r)]
+    return 1 + THREADS.index(_kind(r))
+
+
+def _kind(r: Ran) -> str:
+    return r.task.kind if r.task.is_phase else "transfer"
+
+
+def _spans(ran: Sequence[Ran], processes: dict[str, int], lanes: Lanes, lost: bool = False) -> Iterator[Event]:
     """A span on each slot that a task occupies."""
     for r in ran:
-        for slot in r.task.slots:
+        for slot in r.task.places:
             yield {
                 "ph": "X",
                 "name": r.task.name.partition(" #")[0],
                 "cat": "lost" if lost else r.task.kind,
-                "cname": COLOURS["lost" if lost else THREADS[_thread(r) - 1]],
+                "cname": COLOURS["lost" if lost else _kind(r)],
                 "pid": processes[slot],
-                "tid": _thread(r),
+                "tid": _thread(r, lanes),
                 "ts": _micro(r.start),
                 "dur": _micro(r.end) - _micro(r.start),
                 "args": {"step": r.step, "period": r.period, **_said(r.task.of)},
@@ -94,12 +126,12 @@ def _said(of: Phase | Transfer) -> dict[str, Any]:
     return {"model": of.model, "bytes": of.bytes}
 
 
-def _arrows(ran: Sequence[Ran], processes: dict[str, int]) -> Iterator[Event]:
+def _arrows(ran: Sequence[Ran], processes: dict[str, int], lanes: Lanes) -> Iterator[Event]:
     """From the slot that something leaves to the one it goes to. Both ends lie inside the transfer's own spans."""
-    moves = [r for r in ran if isinstance(r.task.of, Transfer) and len(r.task.slots) == 2]
+    moves = [r for r in ran if isinstance(r.task.of, Transfer) and len(r.task.places) == 2]
     for number, r in enumerate(moves, 1):
-        source, target = (processes[s] for s in r.task.slots)
-        common = {"name": r.task.kind, "cat": "flow", "id": number, "tid": _thread(r)}
+        source, target = (processes[s] for s in r.task.places)
+        common = {"name": r.task.kind, "cat": "flow", "id": number, "tid": _thread(r, lanes)}
         yield {"ph": "s", **common, "pid": source, "ts": _micro(r.start)}
         yield {"ph": "f", "bp": "e", **common, "pid": target, "ts": _micro((r.start + r.end) / 2)}
 
