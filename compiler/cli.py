@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-STAGES = ("ast", "graph", "plan")
+STAGES = ("ast", "graph", "plan", "decision")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -17,6 +17,7 @@ def parser() -> argparse.ArgumentParser:
         _source_options(c)
         if name == "compile":
             _target_options(c)
+            _placement_options(c)
             c.add_argument(
                 "--emit",
                 metavar="STAGE",
@@ -34,10 +35,12 @@ def parser() -> argparse.ArgumentParser:
     e.add_argument("what", help="an error or warning such as E0201, or a flow")
     e.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     _target_options(e)
+    _placement_options(e)
     e.add_argument("--format", choices=("text", "json"), default="text")
     g = commands.add_parser("graph", help="draw which phase runs on which devices, and what moves between them")
     _source_options(g)
     _target_options(g)
+    _placement_options(g)
     g.add_argument("-o", "--output", type=Path, help="FILE.html, .svg, .dot or .mmd (default: DOT on standard output)")
     _calibrate_options(commands.add_parser("calibrate", help="compare the cost model with measurements"))
     return p
@@ -60,6 +63,22 @@ def _target_options(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "--ranks", type=int, metavar="N", help="ranks of a multi plan (default: as many as `place` has devices, or 8)"
     )
+
+
+def _placement_options(p: argparse.ArgumentParser) -> None:
+    p.add_argument(
+        "--cluster", metavar="16xH100", help="search the best placement on these devices: NxDEVICE, or a .toml file"
+    )
+    p.add_argument("--prompt-tokens", metavar="N", help="of a placement: tokens of a prompt (default: 512)")
+    p.add_argument(
+        "--response-tokens",
+        metavar="MEAN[,LONGEST]",
+        help="of a placement: new tokens of a response (default: half of max_new_tokens, and all of them)",
+    )
+    p.add_argument(
+        "--model", action="append", default=[], metavar="ROLE=MODEL", help="of a placement: whose shape a role has"
+    )
+    p.add_argument("--runnable", action="store_true", help="of a placement: only what this version's runs carry out")
 
 
 def _source_options(p: argparse.ArgumentParser) -> None:

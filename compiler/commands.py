@@ -60,7 +60,7 @@ def compile_command(args: argparse.Namespace) -> int:
     source: Source | None = None
     try:
         source = load_source(path, name)
-        checked = _checked(source, name, args.set, Target(args.target, args.ranks))
+        checked = checked_for(source, name, args)
         if args.require_sources:
             _require_sources(checked)
         text = _emitted(checked, args)
@@ -82,10 +82,16 @@ def _check_options(args: argparse.Namespace) -> None:
     if args.emit and args.emit.startswith(RANK) and args.target != "multi":
         raise BadSetting(f"`--emit {args.emit}` is of a plan for many ranks: give `--target multi` too")
     check_ranks(args)
+    if args.cluster is not None and args.target != "multi":
+        raise BadSetting("`--cluster` places a plan for many ranks: give `--target multi` too")
+    if args.emit == "decision" and args.cluster is None:
+        raise BadSetting("`--emit decision` is of a placement: give `--cluster 16xH100` too")
 
 
 def check_ranks(args: argparse.Namespace) -> None:
     """Raise BadSetting for a number of ranks that can't be, or of a plan for one process."""
+    if args.ranks is not None and args.cluster is not None:
+        raise BadSetting("`--ranks` and `--cluster` both say how many ranks there are: leave one out")
     if args.ranks is not None and args.target != "multi":
         raise BadSetting("`--ranks` is for plans of many ranks: give `--target multi` too")
     if args.ranks is not None and args.ranks < 1:
@@ -94,6 +100,16 @@ def check_ranks(args: argparse.Namespace) -> None:
 
 def _checked(source: Source, name: str | None, settings: Sequence[str], target: Target | None = None) -> Checked:
     return check_flow(source, choose_flow(source, name), parse_settings(settings), target)
+
+
+def checked_for(source: Source, name: str | None, args: argparse.Namespace) -> Checked:
+    """The flow checked for the target of a command line, and with `--cluster` placed there. Raises FlowError."""
+    if args.cluster is None and not any((args.prompt_tokens, args.response_tokens, args.model, args.runnable)):
+        return _checked(source, name, args.set, Target(args.target, args.ranks))
+    from .planning import placed, wishes_of  # only now: a check needs none of the search
+
+    wishes = wishes_of(args)
+    return placed(_checked(source, name, args.set, Target(planned=True)), wishes)
 
 
 def _require_sources(checked: Checked) -> None:
@@ -119,6 +135,8 @@ def _emitted(checked: Checked, args: argparse.Namespace) -> str:
 
             graph = checked.scheduled.graph
             return json.dumps(graph_json(graph), indent=2) + "\n" if args.format == "json" else graph_text(graph)
+        case "decision":
+            return json.dumps(checked.extras["decision"], indent=2) + "\n"
     from .plan import encode
     from .plan.text import plan_text
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..dsl.diagnostics import FlowError
-from .compilation import check_flow, choose_flow, compile_flow, load_source
-from .passes.check.place import Target
+from .compilation import compile_flow, load_source
 from .plan import Instruction, Plan
 from .spread import move_lines, phase_lines, spread_facts
 
@@ -22,16 +21,15 @@ def explain(args: argparse.Namespace) -> int:
     """Print a page, or the explanation of a flow."""
     if re.fullmatch(r"[EW]\d{4}", args.what):
         return _explain_code(args.what, args.format)
-    from .commands import check_ranks, report
-    from .targets import parse_settings, split_target
+    from .commands import check_ranks, checked_for, report
+    from .targets import split_target
 
     path, name = split_target(args.what)
     check_ranks(args)
     source = None
     try:
         source = load_source(path, name)
-        target = Target(args.target, args.ranks)
-        plan = compile_flow(check_flow(source, choose_flow(source, name), parse_settings(args.set), target))
+        plan = compile_flow(checked_for(source, name, args))
     except FlowError as error:
         report(error.diagnostics, source.loader.sources if source else {}, args.format)
         return 1
@@ -72,6 +70,7 @@ def flow_facts(plan: Plan) -> dict[str, Any]:
             for a in plan.ahead
         ],
         **(spread_facts(plan, rows) if plan.target == "multi" else {}),
+        **({"placement": plan.decision} if plan.decision else {}),
     }
 
 
@@ -137,9 +136,20 @@ def _lines(facts: Mapping[str, Any]) -> Iterator[str]:
     for ahead in facts["ahead"]:
         steps = _counted(ahead["steps"], "step")
         yield f"  ahead   {', '.join(ahead['values']):<10} made {steps} before the step that reads it"
-    if "ranks" in facts:
+    if "ranks" in facts and "placement" not in facts:
         yield from (f"  phase   {line}" for line in phase_lines(facts))
         yield from (f"  moves   {line}" for line in move_lines(facts))
+    if "placement" in facts:
+        yield from _placement_lines(facts["placement"])
+
+
+def _placement_lines(decision: Mapping[str, Any]) -> Iterator[str]:
+    from msgspec import convert
+
+    from .search.decision import Decision
+    from .search.explained import decision_lines
+
+    return decision_lines(convert(decision, Decision))
 
 
 def _batch_line(batch: Mapping[str, Any]) -> str:

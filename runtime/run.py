@@ -31,6 +31,7 @@ def run_plan(data: bytes, args: argparse.Namespace, world: World = ALONE) -> Non
     Raises RunError, or Stopped if it was asked to end early (Ctrl-C, SIGTERM) and has committed.
     """
     plan = _decode(data)
+    _check_demands(plan)
     _check_ranks(plan, world)
     out: Path = args.out or Path("runs") / plan.flow
     world.open(_groups(plan))
@@ -62,6 +63,15 @@ def _groups(plan: Plan) -> dict[str, list[int]]:
     """The ranks of every group, in the order of the plan."""
     ranks = {m.name: m.ranks for m in plan.meshes}
     return {g.name: sorted({r for name in g.meshes for r in ranks[name]}) for g in plan.groups}
+
+
+def _check_demands(plan: Plan) -> None:
+    """Raise RunError for a plan whose placement asks for more than this version carries out."""
+    if plan.demands:
+        raise RunError(
+            f"this plan's placement asks for what this version plans but doesn't carry out: {', '.join(plan.demands)}. "
+            "Compile it with `--runnable`, which searches among what it carries out"
+        )
 
 
 def _check_device(name: str) -> None:

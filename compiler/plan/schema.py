@@ -135,7 +135,11 @@ class Ahead(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """meaning: a hash of what a step computes, whatever the target and the placement: commits of one go with another."""
+    """meaning: a hash of what a step computes, whatever the target and the placement: commits of one go with another.
+
+    decision: the placement that was searched for, as data. demands: what a run must be able to do to carry it out, in
+    words, beyond what every run does; neither is there in a plan without a search.
+    """
 
     schema: int
     flow: str
@@ -156,6 +160,8 @@ class Plan(msgspec.Struct, frozen=True):
     groups: tuple[Group, ...] = ()
     holdings: tuple[Holding, ...] = ()
     hash: str = ""
+    decision: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
+    demands: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
 
     def walk(self) -> list[Instruction]:
         """Every instruction, those that run ahead first."""

@@ -61,13 +61,17 @@ def _chain(devices: int) -> list[int]:
 
 
 def instance_of(
-    problem: Problem, prices: Prices, requests: Iterable[Request] = (), limits: Limits | None = None
+    problem: Problem,
+    prices: Prices,
+    requests: Iterable[Request] = (),
+    limits: Limits | None = None,
+    memory: float | None = None,
 ) -> Instance:
-    """The search of a problem on a cluster, under the lines of a `place` block."""
+    """The search of a problem on a cluster, under the lines of a `place` block. memory: bytes that a device may use."""
     cluster, requests = prices.cluster, tuple(requests)
     asked = {len(r.ranks) for r in requests if r.ranks is not None}
     sizes = sorted({*slot_sizes(cluster), *(n for n in asked if _is_possible(cluster, n))})
-    memory = USABLE * cluster.nodes[0].device.memory
+    memory = memory or USABLE * cluster.nodes[0].device.memory
     finder = Finder(problem, prices, requests, limits or Limits(), memory)
     choices = {x.name: {s: found for s in sizes if (found := finder.of(x, s))} for x in problem.phases}
     return Instance(problem, cluster.devices, cluster.nodes[0].devices, memory, choices, prices.move, requests)

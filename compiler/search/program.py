@@ -342,9 +342,10 @@ def _positions(p: Program) -> list[Any]:
     firsts, intervals = [], []
     for slot in p.slots:
         first = p.model.new_int_var(0, p.instance.devices, f"first of {slot}")
-        devices = sum(size * p.size[slot, size] for size in p.instance.sizes)
-        intervals.append(p.model.new_interval_var(first, devices, first + devices, f"ranks of {slot}"))
-        p.model.add(first + devices <= p.instance.devices)
+        devices = p.model.new_int_var(0, p.instance.devices, f"devices of {slot}")
+        last = p.model.new_int_var(0, p.instance.devices, f"after the last of {slot}")
+        p.model.add(devices == sum(size * p.size[slot, size] for size in p.instance.sizes))
+        intervals.append(p.model.new_interval_var(first, devices, last, f"ranks of {slot}"))
         for size in p.instance.sizes:
             step = min(size, p.instance.unit)
             times = p.model.new_int_var(0, p.instance.devices // step, "")

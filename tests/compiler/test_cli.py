@@ -34,12 +34,13 @@ def test_the_flags_are_these() -> None:
     """A flag that is added, renamed or dropped changes what scripts may rely on: say so here."""
     commands = next(a.choices for a in parser()._actions if a.dest == "command")
     flags = {name: {o for a in p._actions for o in a.option_strings} - {"-h", "--help"} for name, p in commands.items()}  # type: ignore[union-attr]
+    placing = {"--target", "--ranks", "--cluster", "--prompt-tokens", "--response-tokens", "--model", "--runnable"}
     assert flags == {
         "check": {"--set", "--format"},
-        "compile": {"--set", "--format", "--target", "--ranks", "--emit", "-o", "--output", "--require-sources"},
+        "compile": {"--set", "--format", "--emit", "-o", "--output", "--require-sources"} | placing,
         "fmt": {"--check", "--stdout", "--format"},
-        "explain": {"--set", "--format", "--target", "--ranks"},
-        "graph": {"--set", "--format", "--target", "--ranks", "-o", "--output"},
+        "explain": {"--set", "--format"} | placing,
+        "graph": {"--set", "--format", "-o", "--output"} | placing,
         "calibrate": {"--profile", "--fit", "--format"},
     }
 

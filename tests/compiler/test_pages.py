@@ -23,6 +23,13 @@ CODES = [p.stem for p in PAGES]
 FENCE = re.compile(r"^```(\w+)(?: file=(\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
+OPTIONS = {
+    "E0507": ["--target", "multi", "--cluster", "small.toml"],
+    "E0508": ["--target", "multi", "--cluster", "2x2xcpu"],
+}
+"""What the examples of some pages are compiled with, as the pages say."""
+
+
 @dataclass(frozen=True)
 class Example:
     """One example of a page: the flow's language, its text, and the files beside it."""
@@ -39,7 +46,9 @@ def example(page: Path, section: str) -> Example:
     return Example(language, flow, {name: content for _, name, content in rest})
 
 
-def diagnostics(shown: Example, folder: Path, capsys: pytest.CaptureFixture[str], *, for_a_run: bool) -> list[str]:
+def diagnostics(
+    shown: Example, folder: Path, capsys: pytest.CaptureFixture[str], options: list[str], *, for_a_run: bool
+) -> list[str]:
     """The codes that compiling an example gives."""
     shutil.copytree(SHARED, folder, dirs_exist_ok=True)
     for name, content in shown.files.items():
@@ -47,7 +56,8 @@ def diagnostics(shown: Example, folder: Path, capsys: pytest.CaptureFixture[str]
     target = folder / ("example.py" if shown.language == "python" else "example.flow")
     target.write_text(shown.text, encoding="utf-8")
     flow = f"{target}:tune" if shown.language == "python" else str(target)
-    extra = ["--require-sources"] if for_a_run else []
+    extra = [str(folder / o) if o.endswith(".toml") else o for o in options]
+    extra += ["--require-sources"] if for_a_run else []
     status = main(["compile", flow, "--format", "json", "-o", str(folder / "plan.json"), *extra])
     said = capsys.readouterr()
     found = json.loads((said.out if status else said.err) or "[]")
@@ -59,13 +69,16 @@ def diagnostics(shown: Example, folder: Path, capsys: pytest.CaptureFixture[str]
 def test_the_failing_example_fails_for_this_alone(
     page: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = diagnostics(example(page, "Fails"), tmp_path, capsys, for_a_run=page.stem in ("E0404", "E0405"))
+    options = OPTIONS.get(page.stem, [])
+    is_run = page.stem in ("E0404", "E0405")
+    found = diagnostics(example(page, "Fails"), tmp_path, capsys, options, for_a_run=is_run)
     assert set(found) == {page.stem}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=CODES)
 def test_the_mended_example_is_clean(page: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert diagnostics(example(page, "Mended"), tmp_path, capsys, for_a_run=True) == []
+    options = OPTIONS.get(page.stem, [])
+    assert diagnostics(example(page, "Mended"), tmp_path, capsys, options, for_a_run=True) == []
 
 
 def test_pages_and_codes_of_the_source_are_the_same() -> None:

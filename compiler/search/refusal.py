@@ -1,0 +1,112 @@
+"""Why nothing fits: lines that contradict each other, or memory, with what needs it and what would fit."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from .candidates import Finder, Limits, instance_of
+from .decision import Bytes
+from .instance import Candidate, Instance, Request
+from .prices import Prices
+from .problem import PhaseSpec
+from .requests import conflicting
+
+GB = 1e9
+ENDLESS = 1e18
+"""Bytes of a device for which memory never decides."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """What to report: a code, the sentence, the help, and the lines it is about."""
+
+    code: str
+    message: str
+    help: str
+    requests: tuple[Request, ...] = ()
+
+
+def refusal(instance: Instance, prices: Prices, limits: Limits) -> Refusal:
+    """Why an instance has no placement."""
+    lines = conflicting(instance)
+    if lines is not None:
+        endless = replace(_with_memory(instance, prices, limits), requests=lines)
+        if conflicting(endless) != ():
+            return _contradiction(lines)
+        return _no_memory(instance, prices, limits, lines)
+    return _no_memory(instance, prices, limits, ())
+
+
+def _with_memory(instance: Instance, prices: Prices, limits: Limits) -> Instance:
+    """The same search on devices whose memory never decides."""
+    return instance_of(instance.problem, prices, instance.requests, limits, ENDLESS)
+
+
+def _contradiction(lines: tuple[Request, ...]) -> Refusal:
+    shown = " and ".join(f"`{r.label}`" for r in lines)
+    one = len(lines) == 1
+    message = f"{shown} can't be met" if one else f"these lines can't be met together: {shown}"
+    return Refusal("E0508", message, "leave it out" if one else "leave one of them out: each by itself can be", lines)
+
+
+def _no_memory(instance: Instance, prices: Prices, limits: Limits, lines: tuple[Request, ...]) -> Refusal:
+    """What the phase that needs the most memory needs at the least, by kind; or what all need together."""
+    finder = Finder(instance.problem, prices, lines, limits, ENDLESS)
+    least = [(x.name, *found) for x in instance.problem.phases for found in _leanest(finder, x, instance)]
+    name, candidate, devices = max(least, key=lambda found: found[1].kept + found[1].extra)
+    size, has = candidate.kept + candidate.extra, f"a device has {_gb(instance.memory)} to use"
+    if size > instance.memory:
+        where = f"`{name}` on {devices} device{'s' if devices > 1 else ''} ({candidate.layout})"
+        kinds = _kinds(candidate.resident, candidate.transient)
+        message = f"memory doesn't fit: {where} needs {_gb(size)} per device at the least, {has}: {kinds}"
+    else:
+        each = ", ".join(f"`{n}` {_gb(c.kept + c.extra)}" for n, c, _ in least)
+        message = f"memory doesn't fit: each phase does, but not all on {instance.devices} devices, {has}: {each}"
+    return Refusal("E0507", message, _nearest(instance, prices, limits, lines), lines)
+
+
+def _leanest(finder: Finder, phase: PhaseSpec, instance: Instance) -> Iterator[tuple[Candidate, int]]:
+    """The candidate of a phase that needs the least memory, among those that its lines allow."""
+    asked = [r for r in finder.requests if phase.name in r.phases]
+    found = [
+        (c, size)
+        for size in instance.sizes or (instance.devices,)
+        if all(r.ranks is None or len(r.ranks) == size for r in asked)
+        for c in finder.every(phase, size)
+        if all(r.allows(c.layout) for r in asked)
+    ]
+    if found:
+        yield min(found, key=lambda f: f[0].kept + f[0].extra)
+
+
+def _nearest(instance: Instance, prices: Prices, limits: Limits, lines: tuple[Request, ...]) -> str:
+    """What would fit: the lines' degrees changed, or more devices."""
+    if lines:
+        finder = Finder(instance.problem, prices, (), limits, instance.memory)
+        for request in lines:
+            for name in request.phases:
+                size = len(request.ranks) if request.ranks is not None else instance.devices
+                fitting = finder.of(instance.problem.phase(name), size)
+                if fitting and not any(request.allows(c.layout) for c in fitting):
+                    near = sorted(fitting, key=lambda c: _distance(c, request))
+                    shown = list(dict.fromkeys(str(c.layout) for c in near))[:2]
+                    return f"`{name}` fits with {' or with '.join(shown)}"
+        return "leave a line out, or give more devices"
+    return "give more devices or larger ones, smaller micro-batches (`micro=`), or shorter sequences"
+
+
+def _distance(candidate: Candidate, request: Request) -> tuple[float, float]:
+    """How far a candidate is from what a line asks for: degrees as factors, then seconds."""
+    far = 0.0
+    for name, asked in request.degrees.items():
+        given = getattr(candidate.layout, name)
+        far += max(given, asked) / min(given, asked) - 1
+    return far, candidate.seconds
+
+
+def _kinds(resident: Bytes, transient: Bytes) -> str:
+    sizes = sorted(((v, k) for k, v in {**transient, **resident}.items() if v >= 5e3), reverse=True)
+    return ", ".join(f"{k} {_gb(v)}" for v, k in sizes)
+
+
+def _gb(size: float) -> str:
+    return f"{size / GB:.1f} GB" if size >= 5e7 else f"{size / 1e6:.2f} MB"
