@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 from ...dsl.diagnostics import FlowError
-from ..commands import check_ranks, report
-from ..compilation import Source, check_flow, choose_flow, compile_flow, load_source
-from ..passes.check.place import Target
-from ..targets import BadSetting, parse_settings, split_target
+from ..commands import check_ranks, checked_for, report
+from ..compilation import Source, compile_flow, load_source
+from ..plan import Plan
+from ..targets import BadSetting, split_target
 from . import FORMATS, BadPicture, Scene, draw
 
 DEFAULT = ".dot"
@@ -48,12 +48,11 @@ def _of_json(path: Path) -> Scene:
     from .. import plan
     from ..search.decision import decode
     from .decided import decided
-    from .planned import planned
 
     data = path.read_bytes()
     try:
         if _is_plan(data):
-            return planned(plan.decode(data))
+            return _of_plan(plan.decode(data))
         return decided(decode(data))
     except ValueError as error:
         raise BadPicture(f"`{path}` can't be drawn: {error}") from None
@@ -70,17 +69,25 @@ def _is_plan(data: bytes) -> bool:
 
 def _of_flow(args: argparse.Namespace) -> Scene | None:
     """The scene of a flow; None if it was refused, which has been reported."""
-    from .planned import planned
-
     path, name = split_target(args.flow)
     source: Source | None = None
     try:
         source = load_source(path, name)
-        target = Target(args.target, args.ranks)
-        checked = check_flow(source, choose_flow(source, name), parse_settings(args.set), target)
+        checked = checked_for(source, name, args)
         plan = compile_flow(checked)
     except FlowError as error:
         report(error.diagnostics, source.loader.sources if source else {}, args.format)
         return None
     report(checked.warnings, source.loader.sources, args.format, quiet_json=True)
-    return planned(plan)
+    return _of_plan(plan)
+
+
+def _of_plan(plan: Plan) -> Scene:
+    """The placement that a plan holds, with its times; else what its meshes say."""
+    from msgspec import convert
+
+    from ..search.decision import Decision
+    from .decided import decided
+    from .planned import planned
+
+    return decided(convert(plan.decision, Decision)) if plan.decision else planned(plan)

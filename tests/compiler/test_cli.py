@@ -41,6 +41,11 @@ def test_the_flags_are_these() -> None:
         "fmt": {"--check", "--stdout", "--format"},
         "explain": {"--set", "--format"} | placing,
         "graph": {"--set", "--format", "-o", "--output"} | placing,
+        "simulate": {
+            *("--set", "--format", "--cluster", "--prompt-tokens", "--response-tokens", "--model", "--runnable"),
+            *("--steps", "--seed", "--as-decided", "--free", "--mtbf", "--restart", "--save-every", "--commit"),
+            *("--trace", "--vary", "-o", "--output"),
+        },
         "calibrate": {"--profile", "--fit", "--format"},
     }
 
@@ -172,7 +177,7 @@ def test_a_plan_for_many_ranks_and_what_one_of_them_does(bench: Workbench, capsy
         (["--target", "multi", "--emit", "rank:8"], "`--emit rank:8`: this plan is for ranks 0 to 7"),
         (["--target", "multi", "--emit", "rank:"], "`--emit rank:`: this plan is for ranks 0 to 7"),
         (["--target", "multi", "--ranks", "1", "--emit", "rank:1"], "this plan is for rank 0 alone"),
-        (["--emit", "tree"], "`--emit tree`: it is one of ast, graph, plan or rank:N"),
+        (["--emit", "tree"], "`--emit tree`: it is one of ast, graph, plan, decision or rank:N"),
     ],
 )
 def test_options_that_say_nothing_are_refused(bench: Workbench, capsys: Output, options: list[str], said: str) -> None:
