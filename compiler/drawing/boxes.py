@@ -1,5 +1,6 @@
 """The size of a node's box, and what stands where in it."""
 
+import math
 from collections.abc import Iterable
 
 from .geometry import LINE, SMALL, TITLE, Box, ChipBox, Point, Rect, Text
@@ -34,7 +35,7 @@ def box_height(node: Node, ports: int, back: bool) -> float:
     from, another step, by the box's lower corners."""
     chips = len(node.chips) * (CHIP + CHIP_GAP) + (2.0 if node.chips else 0.0)
     edges = PORT * (ports - 1) + 2 * (LOWER + PORT * 0.7) if back and ports else PORT * ports + 8
-    return max(2 * PAD + HEAD + ROW * len(node.lines) - 4 + chips, edges)
+    return math.ceil(max(2 * PAD + HEAD + ROW * len(node.lines) - 4 + chips, edges))
 
 
 def place_box(node: Node, rect: Rect) -> Box:

@@ -6,7 +6,7 @@ from itertools import permutations
 
 STUB, STEP, ARROW, NARROWEST = 12.0, 12.0, 16.0, 30.0
 """Room before the first vertical line, between two, after the last one for an arrow head; and the least of a gap."""
-FEW = 6
+FEW = 5
 """Of at most so many vertical lines every order is tried."""
 
 

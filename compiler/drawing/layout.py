@@ -8,6 +8,7 @@ from .boxes import LOWER, box_height, box_width, place_box, ports
 from .columns import cells, columns, forward
 from .gaps import Gap, Net, gap
 from .geometry import LABEL, LINE, TITLE, Drawing, LaneBox, Point, Rect, Route, Text
+from .overlaps import overlapping
 from .scene import Edge, Lane, Scene
 from .ways import Grid, Way, channel_heights, ways
 from .words import clipped, width, wrapped
@@ -16,19 +17,37 @@ HEADING, LANE_PAD, STACK, BETWEEN = 132.0, 20.0, 22.0, 12.0
 """Width of the lanes' names; room above and below boxes; between boxes below each other; between lanes."""
 ABOVE = 4.5
 """How far a label is above its line."""
+ATTEMPTS, NUDGES = 6, (7.0, -7.0, 4.0)
+"""How often, and how far, edges are moved that would lie on others."""
 METER = Rect(0, 0, 104, 7)
 
 
 def lay_out(scene: Scene) -> Drawing:
-    """Where everything of a scene's graph is. The same scene gives the same drawing."""
-    return _Layout(scene).drawing
+    """Where everything of a scene's graph is. The same scene gives the same drawing.
+
+    Where lines of different boxes would lie on each other, one of them arrives a little higher or lower.
+    """
+    moved: dict[str, float] = {}
+    drawing = best = _Layout(scene, moved).drawing
+    fewest = len(list(overlapping(drawing.routes)))
+    for attempt in range(ATTEMPTS):
+        if not fewest:
+            break
+        targets = (pair[attempt % 2].edge.target for pair in overlapping(drawing.routes))
+        moved = {**moved, **dict.fromkeys(targets, NUDGES[attempt % len(NUDGES)])}
+        drawing = _Layout(scene, moved).drawing
+        if (found := len(list(overlapping(drawing.routes)))) < fewest:
+            best, fewest = drawing, found
+    return best
 
 
 @dataclass(frozen=True)
 class _Layout:
-    """Steps from a scene to its drawing; each is computed when the next asks for it."""
+    """Steps from a scene to its drawing; each is computed when the next asks for it. moved: how much lower than
+    otherwise edges arrive at some nodes."""
 
     scene: Scene
+    moved: Mapping[str, float]
 
     # ------------------------------------------------------------ what is where within a lane
 
@@ -42,12 +61,14 @@ class _Layout:
         return {n.id: names.index(n.lane) for n in self.scene.nodes}
 
     @cached_property
+    def cells(self) -> dict[tuple[str, int], list[str]]:
+        return cells(self.scene, self.column)
+
+    @cached_property
     def rank(self) -> dict[str, float]:
         """How far down each node is, roughly: to order edges."""
         return {
-            n: self.lane[n] + (row + 0.5) / len(nodes)
-            for nodes in cells(self.scene, self.column).values()
-            for row, n in enumerate(nodes)
+            n: self.lane[n] + (row + 0.5) / len(nodes) for nodes in self.cells.values() for row, n in enumerate(nodes)
         }
 
     @cached_property
@@ -74,8 +95,7 @@ class _Layout:
     @cached_property
     def stacks(self) -> dict[tuple[str, int], float]:
         """The height of the boxes of each lane and column."""
-        found = cells(self.scene, self.column)
-        return {c: sum(self.sizes[n][1] for n in nodes) + STACK * (len(nodes) - 1) for c, nodes in found.items()}
+        return {c: sum(self.sizes[n][1] for n in nodes) + STACK * (len(nodes) - 1) for c, nodes in self.cells.items()}
 
     def content(self, lane: Lane) -> float:
         """The height of a lane without its channel."""
@@ -87,8 +107,8 @@ class _Layout:
         """Boxes by their heights within their lanes; every column is centred."""
         found: dict[str, Rect] = {}
         by_name = {lane.name: lane for lane in self.scene.lanes}
-        for (name, column), nodes in cells(self.scene, self.column).items():
-            y = (self.content(by_name[name]) - self.stacks[name, column]) / 2
+        for (name, column), nodes in self.cells.items():
+            y: float = round((self.content(by_name[name]) - self.stacks[name, column]) / 2)
             for node in nodes:
                 w, h = self.sizes[node]
                 found[node] = Rect(0, y, w, h)
@@ -98,10 +118,14 @@ class _Layout:
     @cached_property
     def port(self) -> dict[str, float]:
         """The height within its target's lane at which each edge arrives."""
-        found = {e.id: self.local[e.target].bottom - LOWER for e in self.scene.edges if e.back}
+        found = {
+            e.id: self.local[e.target].bottom - LOWER + self.moved.get(e.target, 0.0) / 2
+            for e in self.scene.edges
+            if e.back
+        }
         for node, groups in self.arriving.items():
             for group, y in zip(groups, ports(self.local[node], len(groups)), strict=True):
-                found |= {edge.id: y for edge in group}
+                found |= {edge.id: y + self.moved.get(node, 0.0) for edge in group}
         return found
 
     def leaving(self, edge: Edge) -> float:

@@ -45,7 +45,7 @@ def lane_caption(slot: Slot) -> tuple[str, ...]:
 
 def lane_memory(decision: Decision, slot: str) -> Parts:
     """What one device of a slot holds at its peak, by model and kind."""
-    resident = tuple(Share(n, s, in_bytes(s), True) for n, s in decision.resident(slot).items() if s > 0)
+    resident = _shares(decision.resident(slot), True)
     fullest = max(decision.on(slot), key=lambda x: sum(x.memory.transient.values()), default=None)
     passing = _shares(fullest.memory.transient, False, f", {fullest.name}") if fullest else ()
     return Parts(
@@ -61,7 +61,12 @@ def _of(decision: Decision, size: float) -> str:
 
 
 def _shares(sizes: Bytes, lasting: bool, suffix: str = "") -> tuple[Share, ...]:
-    return tuple(Share(f"{n}{suffix}", s, in_bytes(s), lasting) for n, s in sizes.items() if s > 0)
+    return tuple(Share(f"{n}{suffix}", s, in_bytes(s), lasting) for n, s in by_size(sizes))
+
+
+def by_size(parts: Bytes) -> list[tuple[str, float]]:
+    """The parts there are, the largest first."""
+    return sorted(((n, s) for n, s in parts.items() if s > 0), key=lambda x: (-x[1], x[0]))
 
 
 # ---------------------------------------------------------------- phases
@@ -101,7 +106,7 @@ def _work(phase: Phase) -> Iterator[str]:
 
 def phase_parts(decision: Decision, phase: Phase) -> tuple[Parts, ...]:
     """Its seconds and its bytes by kind."""
-    seconds = tuple(Share(n, s, in_seconds(s)) for n, s in phase.parts.items() if s > 0)
+    seconds = tuple(Share(n, s, in_seconds(s)) for n, s in by_size(phase.parts))
     memory = _shares(phase.memory.resident, True) + _shares(phase.memory.transient, False)
     held = sum(s.size for s in memory)
     return (
