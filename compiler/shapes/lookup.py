@@ -23,7 +23,7 @@ def shape_named(path: str, places: Places | None = None) -> ModelShape:
     if facts:
         return shape_of_config(facts.path / "config.json", path)
     name = plain_name(path)
-    found = KNOWN.get(SAME.get(name, name))
+    found = known_within(name)
     if found:
         return found
     near = nearest(name, [*KNOWN, *SAME])
@@ -32,6 +32,13 @@ def shape_named(path: str, places: Places | None = None) -> ModelShape:
         "give a directory that holds its config.json, or download it into the local cache once; "
         "weights aren't needed"
     )
+
+
+def known_within(name: str) -> ModelShape | None:
+    """The well-known model that a name is of, or that it says it was made of: `skywork-reward-v2-qwen3-0.6b`."""
+    parts = (k for k in [*KNOWN, *SAME] if re.search(rf"(^|-){re.escape(k)}(-|$)", name))
+    best = max(parts, key=len, default=None)
+    return KNOWN[SAME.get(best, best)] if best else None
 
 
 def plain_name(path: str) -> str:
