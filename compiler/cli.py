@@ -42,6 +42,7 @@ def parser() -> argparse.ArgumentParser:
     _target_options(g)
     _placement_options(g)
     g.add_argument("-o", "--output", type=Path, help="FILE.html, .svg, .dot or .mmd (default: DOT on standard output)")
+    _simulate_options(commands.add_parser("simulate", help="simulate the run of a placement, event by event"))
     _calibrate_options(commands.add_parser("calibrate", help="compare the cost model with measurements"))
     return p
 
@@ -81,6 +82,24 @@ def _placement_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--runnable", action="store_true", help="of a placement: only what this version's runs carry out")
 
 
+def _simulate_options(p: argparse.ArgumentParser) -> None:
+    _source_options(p)
+    _placement_options(p)
+    p.add_argument("--steps", type=int, default=20, metavar="N", help="steps to simulate (default 20)")
+    p.add_argument("--seed", type=int, default=0, metavar="S", help="seed of lengths and failures (default 0)")
+    p.add_argument("--as-decided", action="store_true", help="draw no lengths: every phase takes its decided time")
+    p.add_argument(
+        "--free", action="store_true", help="devices begin the next step without waiting for others to end this one"
+    )
+    p.add_argument("--mtbf", type=float, metavar="HOURS", help="mean time between failures of the whole run")
+    p.add_argument("--restart", type=float, default=300.0, metavar="S", help="seconds of a restart (default 300)")
+    p.add_argument("--save-every", type=int, metavar="STEPS", help="steps between commits (50 where runs fail)")
+    p.add_argument("--commit", type=float, default=0.0, metavar="S", help="seconds that a commit takes (default 0)")
+    p.add_argument("--trace", type=Path, metavar="FILE", help="write the run as trace events, for ui.perfetto.dev")
+    p.add_argument("--vary", metavar="nodes=1,2,4", help="the scaling curve over numbers of the cluster's nodes")
+    p.add_argument("-o", "--output", type=Path, help="the curve as a picture, .png or .svg")
+
+
 def _source_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("flow", help="a .flow file, FILE.flow:FLOW, or algo.py:FLOW")
     p.add_argument(
@@ -109,6 +128,10 @@ def main(argv: Sequence[str] | None = None) -> int:
                 from .drawing.command import graph_command
 
                 return graph_command(args)
+            case "simulate":
+                from .simulation.command import simulate_command
+
+                return simulate_command(args)
             case "calibrate":
                 from .calibrate import calibrate_command
 

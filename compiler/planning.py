@@ -65,17 +65,21 @@ def _overrides(given: list[str]) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def decide(checked: Checked, wishes: Wishes) -> Decision:
-    """The best placement of a flow. checked: for one process. Raises FlowError where none fits, and BadSetting."""
+def decide(checked: Checked, wishes: Wishes, with_alternatives: bool = True) -> Decision:
+    """The best placement of a flow, and what lost. checked: for one process.
+
+    Raises FlowError where none fits, and BadSetting.
+    """
     problem = problem_of(compile_flow(checked), wishes.lengths)
     try:
-        shapes = _shapes(checked, problem, wishes.models)
+        shapes = shapes_of(checked, problem, wishes.models)
         prices = prices_of(problem, wishes.cluster, shapes)
         instance = instance_of(problem, prices, _requests(checked, problem, wishes.cluster), wishes.limits)
         found = solve(instance, _effort(instance))
         if found is None:
             raise FlowError([*checked.warnings, _refused(checked, instance, prices, wishes.limits)])
-        return Decider(instance, prices, found).decided(alternatives(instance, found))
+        lost = alternatives(instance, found) if with_alternatives else ()
+        return Decider(instance, prices, found).decided(lost)
     except (ShapeError, ClusterError, NoSolver) as error:
         raise BadSetting(str(error)) from None
 
@@ -84,7 +88,7 @@ def _effort(instance: Instance) -> Effort:
     return Effort(gap=0.0 if instance.devices < LARGE else GAP)
 
 
-def _shapes(checked: Checked, problem: Problem, models: Mapping[str, str]) -> dict[str, ModelShape]:
+def shapes_of(checked: Checked, problem: Problem, models: Mapping[str, str]) -> dict[str, ModelShape]:
     """The shape of each model: as the command line says of it or of the model it copies, else of its path."""
     known = {m.name for m in problem.models}
     for name in models:

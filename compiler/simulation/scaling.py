@@ -8,6 +8,8 @@ from typing import Any
 from ..search.decision import Decision
 from .result import Result
 
+PICTURES = (".png", ".svg")
+
 _INK, _GRID, _BLUE, _RED = "#333333", "#e4e4e4", "#2563a8", "#c8553d"
 
 
@@ -69,12 +71,10 @@ def scaling_json(points: Sequence[Point]) -> list[dict[str, Any]]:
 
 
 def draw_scaling(points: Sequence[Point], path: Path, title: str) -> None:
-    """The curve as a picture, PNG or SVG by the name's end. Raises ValueError for another end, or without points."""
-    if path.suffix.lower() not in (".png", ".svg"):
-        raise ValueError(f"`-o {path}`: the picture is a .png or a .svg")
+    """The curve as a picture, PNG or SVG by the name's end. Points without a result are left out."""
     shown = [p for p in points if p.result]
     if not shown:
-        raise ValueError("there is nothing to draw: the flow fits on none of these")
+        return
     # The figure is made without pyplot, which keeps global state and may choose a window system.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -55,11 +55,14 @@ def trace_events(result: Result, decision: Decision) -> list[Event]:
         *_memory(result.ran, decision, processes),
         *_run(result),
     ]
-    names = _names(decision, processes, max(lanes.values(), default=0))
-    return [*names, *sorted(events, key=lambda e: (e["ts"], e["ph"] != "X", -e.get("dur", 0.0)))]
+    used = {(e["pid"], e["tid"]) for e in events if e["ph"] == "X"}
+    return [
+        *_names(decision, processes, used),
+        *sorted(events, key=lambda e: (e["ts"], e["ph"] != "X", -e.get("dur", 0.0))),
+    ]
 
 
-def _names(decision: Decision, processes: dict[str, int], lanes: int) -> Iterator[Event]:
+def _names(decision: Decision, processes: dict[str, int], used: set[tuple[int, int]]) -> Iterator[Event]:
     yield _meta("process_name", RUN, 0, name="run")
     yield _meta("process_sort_index", RUN, 0, sort_index=RUN)
     yield _meta("thread_name", RUN, 1, name="steps")
@@ -69,8 +72,8 @@ def _names(decision: Decision, processes: dict[str, int], lanes: int) -> Iterato
         on = f"devices {slot.first}–{slot.first + slot.devices - 1}" if slot.devices > 1 else f"device {slot.first}"
         yield _meta("process_name", number, 0, name=f"{slot.name} ({on})")
         yield _meta("process_sort_index", number, 0, sort_index=number)
-        for thread, name in enumerate((*THREADS, *("rows" for _ in range(lanes))), 1):
-            yield _meta("thread_name", number, thread, name=name)
+        for thread in sorted(t for p, t in used if p == number):
+            yield _meta("thread_name", number, thread, name=THREADS[thread - 1] if thread < ROWS else "rows")
             yield _meta("thread_sort_index", number, thread, sort_index=thread)
 
 
