@@ -10,11 +10,9 @@ from ..cost import (
     Generate,
     Layout,
     Lengths,
-    Reshard,
     Train,
     host_seconds,
     phase_cost,
-    reshard_seconds,
 )
 from ..cost.work import Recompute
 from ..shapes import ModelShape
@@ -52,12 +50,11 @@ def step_seconds(row: StepRow, c: Constants, assumed: Assumed) -> dict[str, floa
     """
     run = _run(row, assumed)
     parts = _phases(run, c, assumed)
-    move = Reshard(run.trained, run.engine, same=run.together)
-    parts["reshard"] = reshard_seconds(run.shape, move, run.training, run.generating, c)
+    parts["weights"] = _broadcast(run, c)
     if run.together:
         parts["sleep and wake"] = _switching(run, c)
     if row.staleness and not run.together:
-        hidden = min(parts["generate"], sum(v for k, v in parts.items() if k not in ("generate", "reshard")))
+        hidden = min(parts["generate"], sum(v for k, v in parts.items() if k not in ("generate", "weights")))
         parts["at the same time"] = -hidden
     parts["between"] = c.between * sum(parts.values())
     return parts
@@ -89,6 +86,15 @@ def _fitting(run: _Run, batch: Batch, c: Constants, assumed: Assumed) -> Layout:
     return layout
 
 
+def _broadcast(run: _Run, c: Constants) -> float:
+    """Seconds in which engines take new weights: the frameworks that were measured gather whole tensors, one after the
+    other, on every device, where a planned reshard sends a shard's missing part (HybridFlow, Table 2).
+    """
+    d = run.training.device
+    alone = run.training.nodes == run.generating.nodes == 1 and run.together
+    return 2 * run.shape.parameters / ((d.link if alone else d.nic) * c.network)
+
+
 def _switching(run: _Run, c: Constants) -> float:
     """Seconds in which the optimizer leaves the devices for generation and comes back, over the hosts' links."""
     state = 12 * run.shape.parameters / run.training.devices
@@ -103,7 +109,8 @@ def _run(row: StepRow, assumed: Assumed) -> _Run:
     prompt = row.prompt or PROMPT
     micro = int(prompt + row.max_response)
     assumed(f"micro-batches of {micro} packed tokens, the longest sequence")
-    layout = replace(training_layout(row, row.train, training, assumed), micro=micro, compiled=True)
+    layout = replace(training_layout(row, row.train, training, assumed), micro=micro)
+    assumed("training isn't compiled")
     if row.train_batch is None:
         assumed("one optimizer step")
     steps = max(1, round(row.rollouts_per_step / row.train_batch)) if row.train_batch else 1

@@ -12,8 +12,9 @@ BACKWARD = 2.0
 ATTENTION_BACKWARD = 2.5
 KERNELS = {True: 12, False: 30}
 """Kernels of a layer's forward pass, by whether it is compiled."""
-MIXTURE_KERNELS = 10
-"""More of them where tokens are dealt to experts."""
+MIXTURE_KERNELS = {True: 6, False: 60}
+"""More of them where tokens are dealt to experts: an engine's are fused; others count, sort, permute and wait for the
+host to know how many go where."""
 
 PASSES = {True: (4, 4, 4, 6, 4), False: (24, 30, 12, 10, 6)}
 """Bytes of bf16 pointwise work, by whether it is compiled: of a norm per element (a plain one computes in fp32, a
@@ -59,9 +60,9 @@ def logits_bytes(shape: ModelShape, head: Head, compiled: bool, trains: bool) ->
     return shape.vocab * ((10.0 if compiled else 18.0) + (8.0 if trains else 0.0))
 
 
-def kernels(shape: ModelShape, compiled: bool) -> float:
-    """Of a forward pass of all layers."""
-    return shape.layers * KERNELS[compiled] + shape.sparse_layers * MIXTURE_KERNELS
+def kernels(shape: ModelShape, compiled: bool, engine: bool = False) -> float:
+    """Of a forward pass of all layers. engine: one that generates."""
+    return shape.layers * KERNELS[compiled] + shape.sparse_layers * MIXTURE_KERNELS[engine]
 
 
 def touched(shape: ModelShape, tokens: float) -> float:
