@@ -8,14 +8,15 @@ from .decide import fits
 from .decision import Alternative
 from .dominance import reduced
 from .instance import Candidate, Instance
-from .partitions import Grouping, groupings, restricted, units
+from .partitions import Grouping, bound_of, groupings, restricted, units
 from .problem import Problem
 from .solve import Effort, Put, Solution, moves, searched, timed
 
-SLOWEST = 3.0
-"""Groupings that are more times slower than the best aren't followed further."""
+WIDER = (1.001, 1.03, 1.1, 1.3, 1.7, 2.3, 3.0)
+"""How many times slower than the best a grouping may be, tried in this order."""
 
-EFFORT = Effort(2.0, 0.01)
+SLOWEST = WIDER[-1]
+EFFORT = Effort(1.0, 0.005)
 LAYOUTS = 2
 """Other layouts of a phase that are told of."""
 
@@ -32,7 +33,7 @@ def _groupings(instance: Instance, best: Solution) -> Iterator[Alternative]:
     chosen = {name: put.slot for name, put in best.puts.items()}
     for what, grouping in named(instance.problem, instance.most_slots).items():
         if dict(grouping.slot) != _numbered(chosen, instance.problem):
-            period = period_of(instance, grouping, best.period * SLOWEST)
+            period = period_of(instance, grouping, best.period)
             why = "" if period else f"more than {SLOWEST:g} times slower, or it doesn't fit"
             yield Alternative(what, period, period / best.period - 1 if period else None, why)
 
@@ -77,18 +78,20 @@ def _numbered(slot: Mapping[str, int], problem: Problem) -> dict[str, int]:
     return {x.name: numbers.setdefault(slot[x.name], len(numbers)) for x in problem.phases}
 
 
-def period_of(instance: Instance, grouping: Grouping, most: float) -> float | None:
-    """The best period of a grouping; None if nothing that fits is as fast as `most`."""
-    near = within(instance, most)
-    sizes = []
-    for slot in range(grouping.slots):
-        common = set.intersection(*(set(near.choices[x]) for x in grouping.on(slot)))
-        sizes.append(frozenset(common))
-    if not all(sizes):
-        return None
-    near = reduced(restricted(near, replace(grouping, sizes=tuple(sizes)), most))
-    found = searched(near, EFFORT, grouping.slot).found
-    return found.period if found else None
+def period_of(instance: Instance, grouping: Grouping, best: float) -> float | None:
+    """The best period of a grouping; None if nothing that fits is within `SLOWEST` times the best of all.
+
+    Looks among ever slower placements: of what is nearly as fast as the best, little is left to search.
+    """
+    for factor in WIDER:
+        near = within(instance, best * factor)
+        bounded = bound_of(near, grouping, best * factor)
+        if bounded is not None:
+            candidates = reduced(restricted(near, bounded, best * factor))
+            found = searched(candidates, EFFORT, grouping.slot, best * factor).found
+            if found is not None:
+                return found.period
+    return None
 
 
 # ---------------------------------------------------------------- layouts

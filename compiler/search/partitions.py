@@ -69,9 +69,16 @@ def _restricted(units: int, slots: int, used: int = 0) -> Iterator[tuple[int, ..
 
 def promising(instance: Instance, period: float) -> list[Grouping]:
     """The groupings whose bound is below a period, the lowest bound first."""
-    fastest = {n: {s: min(c.seconds for c in cs) for s, cs in by.items() if cs} for n, by in instance.choices.items()}
-    found = (_Bounder(instance, fastest, g, period).bounded() for g in groupings(instance.problem, instance.most_slots))
+    found = (bound_of(instance, g, period) for g in groupings(instance.problem, instance.most_slots))
     return sorted((g for g in found if g is not None), key=lambda g: (g.bound, tuple(g.slot.values())))
+
+
+def bound_of(instance: Instance, grouping: Grouping, period: float) -> Grouping | None:
+    """A grouping with its bound and the sizes of its slots that may reach it; None if it is not below the period."""
+    fastest = {n: {s: min(c.seconds for c in cs) for s, cs in by.items() if cs} for n, by in instance.choices.items()}
+    if not all(fastest.values()):
+        return None
+    return _Bounder(instance, fastest, grouping, period).bounded()
 
 
 @dataclass
