@@ -1,5 +1,7 @@
 """How the weights of a measured run lay: its degrees, and what they leave over."""
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..cost import Layout
@@ -36,10 +38,19 @@ def training_layout(row: TrainRow | StepRow, given: Degrees, devices: int, assum
         cp=said.get("cp", 1),
         fsdp=said.get("fsdp", 1),
         dp=dp,
-        ep=said.get("ep", 1),
+        ep=_experts(said, dp * said.get("fsdp", 1), assumed),
         chunks=said.get("chunks", 1),
         shared_optimizer=shared,
     )
+
+
+def _experts(said: Mapping[str, int], data: int, assumed: Assumed) -> int:
+    """Over how many data-parallel ranks experts are cut. Beyond them, ep spans tp, which cuts experts already."""
+    wanted = said.get("ep", 1)
+    within = math.gcd(wanted, data)
+    if within < wanted:
+        assumed(f"ep {wanted} spans tp too: {within} of it are data-parallel ranks")
+    return within
 
 
 def engine_layout(row: GenerateRow | StepRow, given: Degrees, devices: int) -> Layout:
@@ -48,4 +59,5 @@ def engine_layout(row: GenerateRow | StepRow, given: Degrees, devices: int) -> L
     model = said.get("tp", 1) * said.get("pp", 1)
     if devices % model:
         raise RowError(f"row `{row.id}`: engines of {model} devices don't divide {devices} devices")
-    return Layout(tp=said.get("tp", 1), pp=said.get("pp", 1), dp=devices // model)
+    copies = devices // model
+    return Layout(tp=said.get("tp", 1), pp=said.get("pp", 1), dp=copies, ep=math.gcd(said.get("ep", 1), copies))

@@ -41,7 +41,6 @@ def report_json(report: Report) -> dict[str, Any]:
             "rows": [_row_json(p) for p in report.of(phase)],
         }
         for phase in PHASES
-        if report.of(phase)
     }
     constants = {name: {"value": value, "meaning": doc} for name, value, doc in described(report.constants)}
     return {**phases, "constants": constants}

@@ -93,6 +93,10 @@ class StepRow(_Row, frozen=True, kw_only=True, tag="step"):
 
 Row: TypeAlias = TrainRow | GenerateRow | StepRow
 
+DEGREED = ("parallel", "generate", "train")
+SYNONYMS = {"vp": "chunks", "vpp": "chunks", "dp_replicate": "dp", "dp_shard": "fsdp"}
+"""Other names of degrees."""
+
 KINDS: dict[str, type[_Row]] = {"train": TrainRow, "generate": GenerateRow, "step": StepRow}
 
 MEASURED: dict[str, tuple[str, ...]] = {
@@ -158,7 +162,20 @@ def _known(entry: Mapping[str, Any], phase: str) -> dict[str, Any]:
     """What is said of the phase's fields, and the names of the others. A null is as good as nothing."""
     fields = (*KINDS[phase].__struct_fields__, "phase")
     said = {k: v for k, v in entry.items() if k in fields and k != "unused" and v is not None}
-    return {**said, "unused": sorted(set(entry) - set(fields))}
+    unused = sorted(set(entry) - set(fields))
+    for field in DEGREED:
+        if isinstance(said.get(field), dict):
+            said[field], remarks = _numbered(said[field])
+            unused += [f"{field}.{name}" for name in remarks]
+    return {**said, "unused": unused}
+
+
+def _numbered(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The degrees of a layout, and the names of what is a remark: a flag or a word. An unknown number is an error."""
+    given = {SYNONYMS.get(name, name): value for name, value in given.items() if value is not None}
+    known = Degrees.__struct_fields__
+    remarks = [n for n, v in given.items() if n not in known and (isinstance(v, bool) or not isinstance(v, int))]
+    return {n: v for n, v in given.items() if n not in remarks}, remarks
 
 
 def _plain(message: str, name: object) -> str:
@@ -174,7 +191,7 @@ def _usable(row: Row) -> None:
     for field, value in numbers.items():
         if not isinstance(value, bool) and field != "staleness" and value <= 0:
             raise RowError(f"`{field}` is {value}; it is a number above 0")
-    for field in ("parallel", "generate", "train"):
+    for field in DEGREED:
         for name, value in degrees(getattr(row, field, None)).items():
             if value < 1:
                 raise RowError(f"`{field}.{name}` is {value}; it is at least 1")

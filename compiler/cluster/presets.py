@@ -83,5 +83,5 @@ def device_named(name: str) -> Device:
 
 def _plain(name: str) -> str:
     parts = re.split(r"[-_ ]+", name.strip().lower())
-    kept = [p.removesuffix("gb") for p in parts if not re.fullmatch(r"sxm\d?|nvidia|hgx|dgx|\d+w", p)]
+    kept = [p.removesuffix("gb") for p in parts if not re.fullmatch(r"sxm\d?|nvidia|hgx|dgx|nvl\d*|hbm\d\w?|\d+w", p)]
     return "_".join(p for p in kept if p)

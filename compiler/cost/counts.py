@@ -65,11 +65,14 @@ def kernels(shape: ModelShape, compiled: bool, engine: bool = False) -> float:
     return shape.layers * KERNELS[compiled] + shape.sparse_layers * MIXTURE_KERNELS[engine]
 
 
-def touched(shape: ModelShape, tokens: float) -> float:
-    """Parameters of the layers that a pass with so many tokens reads: of the experts, those that some token goes to."""
+def touched(shape: ModelShape, tokens: float, ep: int = 1) -> float:
+    """Parameters of the layers that a pass with so many tokens reads on one of `ep` devices that share the experts.
+
+    Of the experts, those that a token goes to, its own or another device's: 1 - (1 - active/total)^tokens of them.
+    """
     e = shape.experts
     if e is None:
         return shape.matrices
-    share = 1 - (1 - e.active / e.total) ** max(1.0, tokens)
-    rest: float = shape.matrices - shape.sparse_layers * e.total * shape.expert
-    return float(rest + share * shape.sparse_layers * e.total * shape.expert)
+    share = 1 - (1 - e.active / e.total) ** max(1.0, tokens * ep)
+    routed = shape.sparse_layers * e.total * shape.expert
+    return float(shape.matrices - routed + share * routed / ep)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ..cluster import Slice
 from ..shapes import ModelShape
 from . import counts
-from .collectives import all_reduce, group_of, send
+from .collectives import all_reduce, all_to_all, group_of, send
 from .constants import DEFAULT, Constants
 from .memory import local_parameters
 from .queue import decode_profile
@@ -70,7 +70,7 @@ class Engine:
 
     def reading(self, tokens: float, cached: float) -> float:
         """Seconds in which a step of so many tokens reads weights and `cached` tokens of the cache."""
-        touched = counts.touched(self.shape, tokens) + self.shape.embedding
+        touched = counts.touched(self.shape, tokens, self.layout.ep) + self.shape.embedding
         weights = touched * element(self.dtype) / self.layout.tp
         return (weights + cached * self.kv_bytes) / self.bandwidth
 
@@ -98,6 +98,15 @@ class Engine:
         group = group_of("tp", self.layout, self.devices)
         return 2 * self.shape.layers * all_reduce(tokens * 2 * self.shape.hidden, group, self.c)
 
+    def dealing(self, tokens: float) -> float:
+        """Seconds in which tokens go to the devices of their experts and come back."""
+        e = self.shape.experts
+        group = group_of("ep", self.layout, self.devices)
+        if e is None or group.size == 1:
+            return 0
+        width = tokens * e.active * 2 * self.shape.hidden / self.layout.tp
+        return 2 * self.shape.sparse_layers * all_to_all(width, group, self.c)
+
     def passing(self, tokens: float) -> float:
         """Seconds between stages."""
         group = group_of("pp", self.layout, self.devices)
@@ -115,6 +124,7 @@ def step_parts(engine: Engine, sequences: float, cached: float) -> dict[str, flo
         "compute": engine.multiplying(sequences, sequences, cached / max(sequences, 1)),
         "memory": engine.reading(sequences, cached) + engine.sampling(sequences),
         "tp": engine.reducing(sequences),
+        "ep": engine.dealing(sequences),
         "pp": engine.passing(sequences),
         "launch": engine.launching,
     }
@@ -130,6 +140,7 @@ def prefill_parts(engine: Engine, sequences: float, prompt: float) -> dict[str, 
         "compute": engine.multiplying(tokens, sequences, prompt / 2),
         "memory": passes * engine.reading(chunk, 0) + moved,
         "tp": passes * engine.reducing(chunk),
+        "ep": passes * engine.dealing(chunk),
         "pp": passes * engine.passing(chunk),
     }
 

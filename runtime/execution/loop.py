@@ -4,18 +4,17 @@ Every rank of a run goes through the same loop; the first one writes what all of
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ...compiler.plan import Instruction
-from ...compiler.plan import Value as Name
 from ..commits import CommitStore
 from ..models.loading import save_role
 from ..telemetry import Telemetry
 from ..values import Any_
 from . import calls, collectives, phases, regions, updates  # their handlers
 from .ahead import Queues, exchange, names_ahead, run_ahead
+from .closing import needed
 from .interpreter import Env, Step, run_block
 from .records import report_of, reports_of_all, step_means, step_record
 from .regions import runs_after_the_end
@@ -84,7 +83,7 @@ class Run:
         own = report_of(self.session, step, values, self.stopping())
         reports = reports_of_all(self.session.world.channel("world"), own, f"the end of step {step.number}")
         if self.telemetry is not None:
-            self.telemetry.step(step_record(step.number, reports, seconds))
+            self.telemetry.step(step_record(step.number, reports, seconds, self.session.whole))
             samples = next((r.samples for r in reports if r.samples), None)
             if samples:
                 self.telemetry.samples(step.number, samples)
@@ -110,12 +109,12 @@ class Run:
             return
         step, started = Step(self.session.steps), time.perf_counter()
         env = Env(self.session, step)
-        needed = _needed(self.session.whole.program, last)
-        if any(name in names_ahead(self.session) for name in needed):
+        wanted = needed(self.session.whole, last)
+        if any(name in names_ahead(self.session) for name in wanted):
             for drawn in run_ahead(self.session, self.queues, step.number, closing=True):
                 env.values.update(drawn.values)
         program = self.session.plan.program
-        run_block((i for i in program if needed & {i.out, *i.outs} and i not in last), env)
+        run_block((i for i in program if wanted & {i.out, *i.outs} and i not in last), env)
         step.logged.clear()  # of the step only the blocks count: it isn't one
         for block in (i for i in program if runs_after_the_end(i)):
             run_block(block.body, env.inner())
@@ -130,22 +129,6 @@ class Run:
         for name in dict.fromkeys(u.attrs["model"] for u in self.session.whole.walk() if u.op == "update"):
             if name in self.session.roles:
                 save_role(self.session.roles[name], self.out / "models" / name)
-
-
-def _needed(program: Sequence[Instruction], blocks: Sequence[Instruction]) -> set[str]:
-    """The names of the step's values, and regions, that some blocks read."""
-    wanted = {name for block in blocks for name in _reads(block)}
-    for instruction in reversed(program):
-        if wanted & {instruction.out, *instruction.outs}:
-            wanted |= _reads(instruction)
-    return wanted
-
-
-def _reads(block: Instruction) -> set[str]:
-    """The values, the regions, and the weights brought to where they are read."""
-    regions = {str(x.attrs["region"]) for x in block.walk() if x.op == "collected"}
-    weights = {f"{x.attrs['holding']}.weights" for x in block.walk() if "holding" in x.attrs}
-    return regions | weights | {a.ref for x in block.walk() for a in x.args.values() if isinstance(a, Name)}
 
 
 __all__ = ["Run", "calls", "collectives", "phases", "updates", "regions"]

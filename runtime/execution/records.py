@@ -76,13 +76,13 @@ def reports_of_all(channel: Channel, own: Report, what: str) -> list[Report]:
     return [msgspec.msgpack.decode(e, type=Report) for e in encoded]
 
 
-def step_record(number: int, reports: Sequence[Report], seconds: float) -> dict[str, Any]:
-    """The numbers of one step, what everybody asks for first."""
+def step_record(number: int, reports: Sequence[Report], seconds: float, plan: Plan) -> dict[str, Any]:
+    """The numbers of one step, what everybody asks for first. plan: that of all ranks."""
     metrics = step_means(reports)
     record: dict[str, Any] = {"step": number, "seconds": seconds}
     record |= {k: metrics[k] for k in FIRST if k in metrics}
     record |= {k: v for k, v in metrics.items() if k.startswith("loss.")}
-    rollouts = _rollouts(reports)
+    rollouts = _rollouts(reports, plan)
     if rollouts and rollouts[0].samples:
         # A metric of that name is the user's.
         record |= {k: metrics.get(k, v) for k, v in _length_metrics(rollouts[0]).items()}
@@ -117,12 +117,18 @@ def _lengths(rollout: Record) -> Lengths:
     return Lengths(len(lengths), int(lengths.sum()), int(lengths.max()) if len(lengths) else 0, int(cut.sum()))
 
 
-def _rollouts(reports: Sequence[Report]) -> list[Lengths]:
-    """The rollouts of all ranks together, each once: before one was moved comes before after it."""
-    names = dict.fromkeys(name for r in reports for name in r.rollouts)
-    first = {n.partition("@")[0]: n for n in sorted(names, key=lambda n: "@" not in n)}
-    chosen = [n for n in names if n in first.values()]
-    return [sum((r.rollouts[n] for r in reports if n in r.rollouts), Lengths()) for n in chosen]
+def _rollouts(reports: Sequence[Report], plan: Plan) -> list[Lengths]:
+    """The rollouts of all ranks together, each once: before one was moved comes before after it.
+
+    They come in the order of the plan, whoever has them: what a `collect` gave before what its rounds drew.
+    """
+    found = sorted(dict.fromkeys(name for r in reports for name in r.rollouts), key=lambda name: "@" in name)
+    first: dict[str, str] = {}
+    for name in found:
+        first.setdefault(name.partition("@")[0], name)
+    order = {i.out.partition("@")[0]: n for n, i in reversed([*enumerate(plan.walk())])}
+    chosen = sorted(first.items(), key=lambda item: ("/" in item[0], order[item[0].rpartition("/")[2]]))
+    return [sum((r.rollouts[n] for r in reports if n in r.rollouts), Lengths()) for _, n in chosen]
 
 
 def _length_metrics(found: Lengths) -> dict[str, float]:

@@ -293,11 +293,14 @@ def _run_model(batch: _Batch, forwards: Iterable[_Forward], part: int = 0) -> di
 
 
 def _seed_dropout(batch: _Batch, part: int) -> None:
-    """Dropout is keyed by the optimizer step, so that a second pass and a resumed run drop the same."""
+    """Dropout is keyed by the optimizer step, so that a second pass and a resumed run drop the same.
+
+    Each rank has a key of its own: other rows, other elements are dropped.
+    """
     if batch.role.dropout > 0:
         session, model = batch.env.session, batch.instruction.attrs["model"]
-        count = session.trainers[model].count
-        torch.manual_seed(noise.key(session.settings.seed, session.plan.flow, "dropout", model, count, part))
+        count, rank = session.trainers[model].count, session.channel(batch.instruction.mesh).index
+        torch.manual_seed(noise.key(session.settings.seed, session.plan.flow, "dropout", model, count, part, rank))
 
 
 def _micro(batch: _Batch, part: Part | None) -> tuple[Env, list[_Forward]]:

@@ -231,6 +231,20 @@ def test_what_a_row_says_in_vain_is_listed_and_a_null_says_nothing(tmp_path: Pat
     assert "dp 8: what the other degrees leave over" in predict(read, DEFAULT).assumptions
 
 
+def test_a_layout_may_hold_remarks(tmp_path: Path) -> None:
+    plain = wrong(TRAIN, parallel={"pp": 2, "fsdp": 4, "chunks": 4})
+    said = wrong(TRAIN, parallel={"pp": 2, "dp_shard": 4, "vpp": 4, "async_tp": True, "schedule": "1F1B", "ep": None})
+    (read,) = read_rows(written(tmp_path, said))
+    assert "`parallel.async_tp` changes nothing" in predict(read, DEFAULT).assumptions
+    assert predict(read, DEFAULT).predicted == predicted(tmp_path, plain)
+
+
+def test_experts_may_span_tensor_parallel_ranks(tmp_path: Path) -> None:
+    row = wrong(STEP, model="qwen3-30b-a3b", train={"tp": 4, "pp": 2, "ep": 16})
+    (read,) = read_rows(written(tmp_path, row))
+    assert "ep 16 spans tp too: 4 of it are data-parallel ranks" in predict(read, DEFAULT).assumptions
+
+
 def test_fp8_is_faster_where_a_device_has_it(tmp_path: Path) -> None:
     assert predicted(tmp_path, wrong(TRAIN, dtype="float8")) > 1.1 * predicted(tmp_path, TRAIN)
     old = wrong(TRAIN, device="A100", recompute="full")

@@ -63,7 +63,7 @@ def test_every_device_of_the_language_is_known() -> None:
     assert device_named("a100") is PRESETS["a100_80"]
 
 
-@pytest.mark.parametrize("spelled", ["H100-SXM", "h100", "NVIDIA H100 80GB", "H100_80"])
+@pytest.mark.parametrize("spelled", ["H100-SXM", "h100", "NVIDIA H100 80GB HBM3", "H100_80", "H100-SXM5-80GB"])
 def test_a_device_may_be_spelled_as_on_its_label(spelled: str) -> None:
     assert device_named(spelled) is PRESETS["h100"]
 

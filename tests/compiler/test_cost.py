@@ -154,6 +154,13 @@ def test_smaller_micro_batches_need_less_and_take_no_less() -> None:
     assert costs[0].seconds >= costs[1].seconds >= costs[2].seconds
 
 
+def test_experts_over_engines_leave_room_and_are_dealt_to() -> None:
+    work = Generate(512, 200, Lengths(900, 4096))
+    alone, shared = (phase_cost(SPARSE, work, Layout(dp=8, ep=ep), Slice(H100, 8, 8)) for ep in (1, 8))
+    assert shared.memory.weights < 0.3 * alone.memory.weights and shared.parts["memory"] < alone.parts["memory"]
+    assert shared.parts["ep"] > alone.parts["ep"] == 0
+
+
 def test_shared_prefills_are_computed_once() -> None:
     work = Generate(512, 1000, Lengths(100, 400))
     alone, shared = (

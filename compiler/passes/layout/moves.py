@@ -7,7 +7,6 @@ import msgspec
 from ... import plan as p
 from .scope import Move, Region, Statement
 
-
 EVERY = "*"
 """In place of a field: all that a record has."""
 

@@ -1,6 +1,6 @@
 """How each operator of a plan is laid out."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -241,17 +241,21 @@ class Layer:
         return out
 
     def _on_axis(self, scope: Scope, axis: str, site: Site, besides: str = "") -> str:
-        """The copy at a site of some value on an axis."""
-        carrier = self._carrier(scope, axis, besides)
+        """The copy at a site of some value on an axis: of one that is there, if there is one."""
+        carriers = [n for n in self._carriers(scope, axis) if n != besides]
+        carrier = next((n for n in carriers if scope.copy(n, site) is not None), carriers[0])
         return self.demand(scope, carrier, site, ("tokens",) if axis.endswith(".token") else ())
 
-    def _carrier(self, scope: Scope, axis: str, besides: str = "") -> str:
-        """The name of a value that has an axis: on it, or the record that opened it."""
-        for s in scope.chain():
-            for name, i in s.made.items():
-                if axis in (self.axes.of(i), i.attrs.get("tokens")) and name != besides:
-                    return name
-        raise KeyError(axis)
+    def _carrier(self, scope: Scope, axis: str) -> str:
+        return next(self._carriers(scope, axis))
+
+    def _carriers(self, scope: Scope, axis: str) -> Iterator[str]:
+        """The names of values that have an axis, the first ones first: on it, or the record that opened it.
+
+        In an update what comes from outside doesn't depend on the trained model.
+        """
+        for s in reversed([*scope.chain()]):
+            yield from (n for n, i in s.made.items() if axis in (self.axes.of(i), i.attrs.get("tokens")))
 
     # ------------------------------------------------------------ choosing a site
 
@@ -335,7 +339,7 @@ class Layer:
             self._place(scope, i, self._scalar_site(scope, i, names))
         else:
             site = self._site_of(scope, i, [*names, *carrier])
-            for name in carrier:
+            if carrier:
                 self._on_axis(scope, i.attrs["to"], site)
             self._place(scope, i, site)
 
@@ -588,9 +592,9 @@ class Layer:
         body = [x for x in inner.block if isinstance(x, p.Instruction)]
         for x in body:
             outs = set(x.outs)
-            if dependent & {*references(x)} or {*loss["live"]} & {*references(x)}:
-                if x.op in ADDED or any(o.removesuffix(".part") in dependent for o in outs):
-                    dependent |= outs
+            is_dependent = bool((dependent | {*loss["live"]}) & {*references(x)})
+            if is_dependent and (x.op in ADDED or any(o.removesuffix(".part") in dependent for o in outs)):
+                dependent |= outs
         if loss["two_passes"]:
             inner.block[:] = _spread(body, dependent, self.axes)
         return {**loss, "dependent": sorted(dependent)}
