@@ -38,8 +38,8 @@ def _op(
     inserted: bool = False,
     body: bool = False,
 ) -> Spec:
-    names = (frozenset(text.split()) for text in (args, attrs, optional))
-    return Spec(*names, talks=talks, is_inserted=inserted, has_body=body)
+    required, static, more = (frozenset(text.split()) for text in (args, attrs, optional))
+    return Spec(required, static, more, talks=talks, is_inserted=inserted, has_body=body)
 
 
 _SCORING = _op("sequences", "model version micro", "holding snapshot checkpointing compile engine", "maybe")
