@@ -148,6 +148,8 @@ class _Chart:
         fitting = (line for line in lines if width(line, LABEL) <= room)
         if text := next(fitting, ""):
             yield Text(rect.x + PAD, rect.y + 31, text, LABEL, "line")
+        elif self._steps and width(bar.step_text, LABEL) <= rect.w - 2:
+            yield Text(rect.x + rect.w / 2, rect.y + 31, bar.step_text, LABEL, "line", "middle")
 
     @property
     def _steps(self) -> bool:

@@ -88,6 +88,6 @@ def _of_plan(plan: Plan) -> Scene:
 
     from ..search.decision import Decision
     from .decided import decided
-    from .planned import planned
+    from .planned import links, planned
 
-    return decided(convert(plan.decision, Decision)) if plan.decision else planned(plan)
+    return decided(convert(plan.decision, Decision), links(plan)) if plan.decision else planned(plan)

@@ -1,10 +1,11 @@
 """The scene of a placement decision."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import networkx as nx
 
-from ..search.decision import Decision, Phase, Transfer
+from ..search.decision import Decision, Operator, Phase, Transfer
 from .scene import Bar, Chip, Edge, EdgeKind, Lane, Node, Scene, Timeline, periods
 from .told import (
     about_operator,
@@ -14,11 +15,13 @@ from .told import (
     facts,
     lane_caption,
     lane_memory,
+    lost,
     notes,
     phase_lines,
     phase_parts,
     transfer_label,
 )
+from .words import counted
 
 CONTROLLER = "controller"
 HOST = "host"
@@ -26,9 +29,21 @@ ARRIVING = frozenset({"wake", "reload", "weights", "rows"})
 """Transfers shown with the phase that waits for them; the others are shown with the phase they follow."""
 
 
-def decided(decision: Decision) -> Scene:
-    """The picture of a decision: its slots as lanes, phases and operators as nodes, transfers as edges and chips."""
-    edges = tuple(_edges(decision))
+@dataclass(frozen=True)
+class Link:
+    """That one phase or operator reads what another made. queued: for how many steps it waits in between."""
+
+    source: str
+    target: str
+    queued: int = 0
+
+
+def decided(decision: Decision, links: Iterable[Link] = ()) -> Scene:
+    """The picture of a decision: its slots as lanes, phases and operators as nodes, transfers as edges and chips.
+
+    links: what its plan knows besides of what reads what, such as a phase an operator's result.
+    """
+    edges = tuple(_edges(decision, tuple(links)))
     nodes = (*_phases(decision, edges), *_operators(decision))
     lanes = [Lane(s.name, lane_caption(s), lane_memory(decision, s.name)) for s in decision.slots]
     if any(n.lane == CONTROLLER for n in nodes):
@@ -42,6 +57,7 @@ def decided(decision: Decision) -> Scene:
         edges,
         _timeline(decision) if decision.period > 0 else None,
         notes(decision),
+        lost(decision),
     )
 
 
@@ -86,10 +102,15 @@ def _operators(decision: Decision) -> Iterator[Node]:
             value_id(x.name),
             _where(decision, x.where),
             "operator",
-            x.name,
+            _title(x),
             lines=(x.function,),
             details=about_operator(x),
         )
+
+
+def _title(operator: Operator) -> str:
+    """The name of its value, or of the function where the value has none."""
+    return operator.function.split(".")[-1] if operator.name.startswith("%") else operator.name
 
 
 def _where(decision: Decision, where: str) -> str:
@@ -116,10 +137,10 @@ def transfer_id(index: int) -> str:
     return f"transfer {index}"
 
 
-def _edges(decision: Decision) -> Iterator[Edge]:
+def _edges(decision: Decision, links: Sequence[Link]) -> Iterator[Edge]:
     """Transfers between phases, and what follows what without one and isn't implied by others."""
     ends = {i: e for i, t in enumerate(decision.transfers) if (e := _ends(decision, t))}
-    order = _order(decision)
+    order = _order(decision, links)
     flow = order.copy()
     for index, (source, target) in ends.items():
         transfer = decision.transfers[index]
@@ -130,12 +151,20 @@ def _edges(decision: Decision) -> Iterator[Edge]:
         label = transfer_label(decision, transfer, back)
         yield Edge(transfer_id(index), kind, source, target, label, back, about_transfer(transfer))
     carried = set(ends.values())
+    queued = {(_id(decision, x.source), _id(decision, x.target)): x.queued for x in links}
     for source, target in order.edges:
         if (source, target) not in carried and not implied(flow, source, target):
-            yield Edge(f"{source} → {target}", "follows", source, target)
+            steps = queued.get((source, target), 0)
+            label = f"queued {counted(steps, 'step')}" if steps > 0 else ""
+            yield Edge(f"{source} → {target}", "follows", source, target, label)
 
 
-def _order(decision: Decision) -> "nx.DiGraph[str]":
+def _id(decision: Decision, name: str) -> str:
+    """The id of a phase's or an operator's node."""
+    return name if any(x.name == name for x in decision.phases) else value_id(name)
+
+
+def _order(decision: Decision, links: Iterable[Link]) -> "nx.DiGraph[str]":
     """What follows what in the flow of one batch."""
     graph: nx.DiGraph[str] = nx.DiGraph()
     graph.add_nodes_from(x.name for x in decision.phases)
@@ -147,6 +176,10 @@ def _order(decision: Decision) -> "nx.DiGraph[str]":
     for x in decision.operators:
         sources = (a if a in names else value_id(a) for a in x.after)
         graph.add_edges_from((a, value_id(x.name)) for a in sources if a in names)
+    for link in links:
+        source, target = _id(decision, link.source), _id(decision, link.target)
+        if {source, target} <= names and not nx.has_path(graph, target, source):
+            graph.add_edge(source, target)
     return graph
 
 

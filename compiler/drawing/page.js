@@ -6,6 +6,8 @@
   const narrow = matchMedia("(max-width: 40rem)");
   let pinned = null;
   let shown = null;
+  let closed = null; // where the pointer was when details were closed: what lies below there keeps quiet
+
 
   const edges = [...document.querySelectorAll(".edge")];
   const title = (card) => document.querySelector(`#${card} h3 span`).textContent;
@@ -62,7 +64,11 @@
   }
 
   for (const thing of things) {
-    thing.addEventListener("pointerenter", (e) => e.pointerType !== "touch" && !pinned && show(thing));
+    thing.addEventListener("pointerenter", (e) => {
+      if (closed && Math.abs(e.clientX - closed.x) + Math.abs(e.clientY - closed.y) < 4) return;
+      closed = null;
+      if (e.pointerType !== "touch" && !pinned) show(thing);
+    });
     thing.addEventListener("pointerleave", () => !pinned && hide());
     thing.addEventListener("focus", () => !pinned && thing.matches(":focus-visible") && show(thing));
     thing.addEventListener("blur", () => !pinned && hide());
@@ -80,7 +86,10 @@
     if (back && back.hasAttribute("tabindex")) back.focus({ preventScroll: true });
   });
   document.addEventListener("click", (e) => !told.contains(e.target) && hide());
-  told.querySelector("button").addEventListener("click", hide);
+  told.querySelector("button").addEventListener("click", (e) => {
+    closed = { x: e.clientX, y: e.clientY };
+    hide();
+  });
 
   // Names of lanes stay in sight when a figure is moved sideways.
   for (const box of document.querySelectorAll(".scroll")) {

@@ -1,5 +1,6 @@
 """The picture as one HTML page that needs nothing else: no network, no fonts, no libraries."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from string import Template
 
@@ -34,8 +35,22 @@ def page(scene: Scene) -> str:
         figures=_figures(scene, handles),
         legend=_legend(scene),
         cards=joined(*map(card, told)),
-        notes=joined(*(tag("p", note) for note in scene.notes)),
+        lost=_lost(scene),
+        notes=joined(*(tag("p", *_code(note)) for note in scene.notes)),
     )
+
+
+def _lost(scene: Scene) -> Markup:
+    """The choices that lost, if any were kept."""
+    if not scene.lost:
+        return Markup("")
+    return tag("section", tag("h2", "What lost"), facts(scene.lost), class_="lost")
+
+
+def _code(note: str) -> Iterator[str]:
+    """A sentence with what stands between backticks as code."""
+    for at, part in enumerate(note.split("`")):
+        yield tag("code", part) if at % 2 else part
 
 
 def _file(name: str) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import networkx as nx
 
 from .. import plan as p
-from .decided import implied
+from .decided import Link, implied
 from .scene import Detail, Edge, EdgeKind, Lane, Node, NodeKind, Scene
 from .words import counted
 
@@ -23,6 +23,7 @@ KINDS: Mapping[str, NodeKind] = {
     "call": "operator",
     "read": "source",
 }
+MODEL_KINDS = frozenset({"generate", "forward", "train"})
 CARRY = frozenset({"move", "gather", "share", "announce"})
 """Instructions that bring values to other ranks."""
 LAYOUT = ("dp", "fsdp", "micro", "engine")
@@ -31,10 +32,7 @@ LAYOUT = ("dp", "fsdp", "micro", "engine")
 def planned(plan: p.Plan) -> Scene:
     """The picture of a plan. Values that are computed between two nodes are the edge between them."""
     reader = _Reader(plan)
-    for ahead in plan.ahead:
-        reader.block(ahead.program, ahead.staleness)
-        reader.block(ahead.exchange, ahead.staleness)
-    reader.block(plan.program, 0)
+    reader.walk()
     used = {n.lane for n in reader.nodes.values()}
     lanes = tuple(Lane(m.name, _caption(plan, m)) for m in plan.meshes if m.name in used)
     facts = (
@@ -47,6 +45,15 @@ def planned(plan: p.Plan) -> Scene:
     notes = (plan.doc.strip().split("\n")[0],) if plan.doc else ()
     nodes = tuple(reader.nodes.values())
     return Scene(plan.flow, "plan of one step", facts, lanes, nodes, tuple(reader.edges()), notes=notes)
+
+
+def links(plan: p.Plan) -> tuple[Link, ...]:
+    """What reads what in a plan, by the names that a placement decision has for phases and operators."""
+    reader = _Reader(plan)
+    reader.walk()
+    name = {id: n.title if n.kind in MODEL_KINDS else id.split(" ")[0] for id, n in reader.nodes.items()}
+    found = {(name[s], name[t]): reader.queued[s, t] for s, t in reader.arrows}
+    return tuple(Link(s, t, steps) for (s, t), steps in found.items() if s != t)
 
 
 def _caption(plan: p.Plan, mesh: p.Mesh) -> tuple[str, ...]:
@@ -85,6 +92,13 @@ class _Reader:
     updates: dict[str, str] = field(default_factory=dict)
     weights: list[tuple[p.Instruction, str]] = field(default_factory=list)
     samplers: list[tuple[str, str, str]] = field(default_factory=list)
+
+    def walk(self) -> None:
+        """Read the whole plan."""
+        for ahead in self.plan.ahead:
+            self.block(ahead.program, ahead.staleness)
+            self.block(ahead.exchange, ahead.staleness)
+        self.block(self.plan.program, 0)
 
     def block(self, block: Iterable[p.Instruction], ahead: int, when: str = "") -> None:
         for i in block:

@@ -140,7 +140,7 @@ class Timeline:
 
 @dataclass(frozen=True)
 class Scene:
-    """A whole picture. facts: the header's. notes: sentences below it."""
+    """A whole picture. facts: the header's. notes: sentences below it. lost: what was searched too, and why it lost."""
 
     title: str
     subtitle: str
@@ -150,6 +150,7 @@ class Scene:
     edges: tuple[Edge, ...]
     timeline: Timeline | None = None
     notes: tuple[str, ...] = ()
+    lost: tuple[Detail, ...] = ()
 
     def node(self, id: str) -> Node:
         """The node of that id."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from ..search.decision import Bytes, Decision, Operator, Phase, Slot, Transfer
+from ..search.decision import Alternative, Bytes, Decision, Operator, Phase, Slot, Transfer
 from .scene import Detail, Parts, Share
 from .words import counted, in_bytes, in_percent, in_seconds
 
@@ -12,17 +12,37 @@ STATE = {"wake": "weights", "sleep": "weights", "reload": "optimizer", "offload"
 
 def facts(decision: Decision) -> tuple[Detail, ...]:
     """The header: the numbers that the decision is about."""
-    ended = "proven" if decision.optimal else "search stopped early"
+    used = sum(s.devices for s in decision.slots)
+    devices = f"{decision.devices:,}" + (f", {used:,} in use" if used < decision.devices else "")
     staleness = f"{counted(decision.staleness, 'step')}" if decision.staleness else "none, synchronous"
     return (
         Detail("Cluster", decision.cluster or "not named"),
-        Detail("Devices", f"{decision.devices:,}"),
+        Detail("Devices", devices),
         Detail("Period", f"{in_seconds(decision.period)} a step"),
         Detail("Lower bound", in_seconds(decision.bound)),
-        Detail("Gap", f"{in_percent(decision.gap)}, {ended}"),
+        Detail("Gap", _gap(decision)),
         Detail("Makespan", in_seconds(decision.makespan)),
         Detail("Staleness", staleness),
     )
+
+
+def _gap(decision: Decision) -> str:
+    """What was proven: that nothing is better, or by how much at most something could be."""
+    if decision.gap < 0.0005:
+        return "0 %, proven optimal"
+    return f"at most {in_percent(decision.gap)}" + ("" if decision.optimal else ", search stopped early")
+
+
+def lost(decision: Decision) -> tuple[Detail, ...]:
+    """The choices that lost, and by how much."""
+    return tuple(Detail(x.what, _by(x)) for x in decision.alternatives)
+
+
+def _by(x: Alternative) -> str:
+    if x.period is None:
+        return x.why or "doesn't fit"
+    slower = "" if x.by is None else f", {in_percent(x.by)} slower" if x.by >= 0.0005 else ", as fast"
+    return f"{in_seconds(x.period)}{slower}" + (f": {x.why}" if x.why else "")
 
 
 def notes(decision: Decision) -> tuple[str, ...]:
@@ -136,6 +156,8 @@ def transfer_label(decision: Decision, transfer: Transfer, back: bool) -> str:
 def chip_text(transfer: Transfer) -> str:
     """`wake weights 12.3 GB · 0.4 s`."""
     what = STATE.get(transfer.kind, transfer.model)
+    if not transfer.bytes:
+        return f"{transfer.kind} {what}, nothing to copy"
     return f"{transfer.kind} {what} {in_bytes(transfer.bytes)} · {in_seconds(transfer.seconds)}"
 
 

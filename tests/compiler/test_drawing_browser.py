@@ -1,0 +1,256 @@
+"""The page in a real browser: it acts, nothing overlaps, everything can be read, and nothing is fetched.
+
+Playwright drives a Chromium that is installed already: its wheel brings its own driver, so nothing is downloaded, and
+unlike a dump of the page it can hover, press keys and read computed styles.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shardflow.compiler.drawing import draw
+from shardflow.compiler.drawing.decided import decided
+from shardflow.compiler.drawing.planned import planned
+
+from .drawn import DECISIONS
+from .workbench import Workbench, flow
+
+playwright = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install playwright")
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+CHROMIUM = os.environ.get("CHROMIUM") or next((p for n in NAMES if (p := shutil.which(n))), None)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt-get install chromium, or set CHROMIUM")
+
+FLAGS: tuple[str, ...] = ("no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking")
+FLAGS += ("disable-component-update", "disable-sync", "disable-dev-shm-usage")
+WIDEST = '.figure { font-family: "DejaVu Sans", Verdana, sans-serif !important; }'
+"""The widest fonts that people have: what the layout leaves room for."""
+
+SCENES = {name: decided(made()) for name, made in DECISIONS.items()}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as p:
+        running = p.chromium.launch(executable_path=CHROMIUM, args=[f"--{f}" for f in FLAGS])
+        yield running
+        running.close()
+
+
+class Shown:
+    """A page, and what it has complained of and asked for."""
+
+    def __init__(self, browser: Any, file: Path, **context: Any) -> None:
+        self.context = browser.new_context(offline=True, **context)
+        self.page = self.context.new_page()
+        self.said: list[str] = []
+        self.asked: list[str] = []
+        self.page.on("console", lambda m: self.said.append(m.text))
+        self.page.on("pageerror", lambda e: self.said.append(str(e)))
+        self.page.on("request", lambda r: self.asked.append(r.url))
+        self.page.goto(file.as_uri())
+        self.told = self.page.locator("#told")
+
+    def thing(self, title: str) -> Any:
+        """The box of a node."""
+        return self.page.locator(f'.thing[aria-label^="{title}."]').first
+
+
+@pytest.fixture
+def show(browser: Any, tmp_path: Path) -> Iterator[Any]:
+    shown: list[Shown] = []
+
+    def opened(scene: str = "ppo", width: int = 1280, height: int = 900, **context: Any) -> Shown:
+        file = tmp_path / f"{scene}.html"
+        if not file.exists():
+            file.write_text(draw(SCENES[scene], ".html"), encoding="utf-8")
+        shown.append(Shown(browser, file, viewport={"width": width, "height": height}, **context))
+        return shown[-1]
+
+    yield opened
+    for each in shown:
+        assert each.said == [], "the console is silent"
+        assert [u for u in each.asked if not u.startswith("file:")] == [], "nothing is fetched"
+        each.context.close()
+
+
+# ---------------------------------------------------------------- it acts
+
+
+def test_pointing_shows_details_and_a_click_keeps_them(show: Any) -> None:
+    s = show()
+    assert s.told.is_hidden()
+    s.thing("policy.update").hover(position={"x": 60, "y": 12})
+    assert s.told.is_visible()
+    for said in ("tp=4 fsdp=8, recompute", "8,192 tokens", "30.5 s", "29.1 of 74 GB", "optimizer"):
+        assert said in s.told.inner_text()
+    s.page.mouse.move(5, 5)
+    assert s.told.is_hidden()
+    s.thing("policy.update").click(position={"x": 60, "y": 12})
+    s.page.mouse.move(5, 5)
+    assert s.told.is_visible()
+    s.told.get_by_role("button", name="Close").click()
+    assert s.told.is_hidden()
+
+
+def test_edges_chips_and_bars_have_details_too(show: Any) -> None:
+    s = show()
+    s.page.locator(".edge.weights .hit").dispatch_event("click")
+    assert "12 GB into the busiest device" in s.told.inner_text()
+    s.page.keyboard.press("Escape")
+    s.page.locator(".thing.reload").first.click()
+    assert "host to ranks0-31" in s.told.inner_text()
+    s.page.keyboard.press("Escape")
+    bar = s.page.locator(".thing.bar-group.train").first
+    bar.hover()
+    assert ".update" in s.told.inner_text()
+    assert "on" in (bar.get_attribute("class") or "").split()
+
+
+def test_the_keyboard_is_enough(show: Any) -> None:
+    s = show()
+    s.page.keyboard.press("Tab")  # the figure, to move it sideways
+    assert s.page.evaluate("document.activeElement.getAttribute('role')") == "region"
+    for _ in range(30):
+        s.page.keyboard.press("Tab")
+        label = s.page.evaluate("document.activeElement.getAttribute('aria-label')") or ""
+        if label.startswith("policy.generate."):
+            break
+    assert s.told.is_visible()
+    s.page.keyboard.press("Enter")
+    assert "pinned" in s.told.get_attribute("class")
+    s.page.keyboard.press("Escape")
+    assert s.told.is_hidden()
+    assert s.page.evaluate("document.activeElement.getAttribute('aria-label')").startswith("policy.generate.")
+
+
+def test_everything_that_acts_has_a_role_and_a_name(show: Any) -> None:
+    s = show()
+    bare = s.page.locator("[tabindex]:not([aria-label]), [role=button]:not([aria-label])")
+    assert bare.count() == 0
+    assert s.page.locator("svg.figure:not([aria-label]):not([aria-hidden])").count() == 0
+
+
+@pytest.mark.parametrize("width", [375, 1280, 2560])
+def test_details_stay_in_the_window(show: Any, width: int) -> None:
+    s = show(width=width, height=800)
+    things = s.page.locator(".thing[role=button]")
+    for index in range(0, things.count(), 3):
+        things.nth(index).scroll_into_view_if_needed()
+        things.nth(index).dispatch_event("click")
+        box = s.told.bounding_box()
+        assert box["x"] >= 0 and box["y"] >= 0
+        assert box["x"] + box["width"] <= width and box["y"] + box["height"] <= 800
+        s.page.keyboard.press("Escape")
+
+
+# ---------------------------------------------------------------- it can be read
+
+
+TEXTS = """() => [...document.querySelectorAll('svg.figure:not(.swatch) text')].map((t) => {
+  const r = t.getBoundingClientRect(), s = t.closest('svg').getBoundingClientRect();
+  return [t.textContent, r.left, r.top, r.right, r.bottom, r.left >= s.left - 1 && r.right <= s.right + 1];
+})"""
+OUT_OF_BOX = """() => [...document.querySelectorAll('.thing')].flatMap((g) => {
+  const box = g.querySelector('.box, .chip');
+  if (!box) return [];
+  const b = box.getBoundingClientRect();
+  return [...g.querySelectorAll('text')].filter((t) => {
+    const r = t.getBoundingClientRect();
+    return r.left < b.left || r.right > b.right || r.top < b.top - 1 || r.bottom > b.bottom + 1;
+  }).map((t) => t.textContent);
+})"""
+
+
+@pytest.mark.parametrize("font", ["", WIDEST], ids=["usual", "widest"])
+@pytest.mark.parametrize("width", [375, 1280, 3840])
+@pytest.mark.parametrize("scene", SCENES)
+def test_no_texts_overlap_or_leave_their_boxes(show: Any, scene: str, width: int, font: str) -> None:
+    s = show(scene, width)
+    if font:
+        s.page.add_style_tag(content=font)
+    texts = s.page.evaluate(TEXTS)
+    assert len(texts) > 20
+    assert [t[0] for t in texts if not t[5]] == []
+    meeting = [(a[0], b[0]) for i, a in enumerate(texts) for b in texts[i + 1 :] if _meet(a, b)]
+    assert meeting == []
+    assert s.page.evaluate(OUT_OF_BOX) == []
+
+
+def _meet(a: list[Any], b: list[Any]) -> bool:
+    """Whether two texts overlap by more than the empty room around letters."""
+    slack = 0.22 * min(a[4] - a[2], b[4] - b[2])
+    return bool(min(a[3], b[3]) - max(a[1], b[1]) > 0.5 and min(a[4], b[4]) - max(a[2], b[2]) > slack)
+
+
+@pytest.mark.parametrize("width", [375, 768, 1280, 3840])
+def test_the_page_is_never_wider_than_the_window(show: Any, width: int) -> None:
+    s = show(width=width)
+    s.page.locator("summary").click()
+    assert s.page.evaluate("document.documentElement.scrollWidth") <= width
+    size = s.page.evaluate("parseFloat(getComputedStyle(document.documentElement).fontSize)")
+    assert 15 <= size <= 22
+    svg = s.page.locator("figure svg").first
+    natural = float(svg.get_attribute("viewBox").split()[2])
+    assert 0.855 <= svg.bounding_box()["width"] / natural <= 2.4, "letters are never smaller than 9 pixels, nor huge"
+
+
+def test_names_of_lanes_stay_where_a_figure_is_moved(show: Any) -> None:
+    s = show(width=375)
+    s.page.evaluate("document.querySelector('.scroll').scrollLeft = 300")
+    s.page.wait_for_function("document.querySelector('.scroll').classList.contains('moved')")
+    left = (
+        "Math.min(...[...document.querySelectorAll('.scroll .lane-name')].map((t) => t.getBoundingClientRect().left))"
+    )
+    assert 0 <= s.page.evaluate(left) < 60
+
+
+CONTRASTS = """() => {
+  const rgb = (c) => c.match(/[\\d.]+/g).map(Number);
+  const linear = (x) => x <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4;
+  const light = (c) => rgb(c).slice(0, 3).reduce((sum, x, i) => sum + linear(x / 255) * [0.2126, 0.7152, 0.0722][i], 0);
+  const solid = (e, fill) => /^rgb\\(/.test(fill) && ['rect', 'circle', 'path'].includes(e.tagName);
+  const ground = (t, r) => {
+    for (const e of document.elementsFromPoint(r.left + r.width / 2, r.top + r.height / 2)) {
+      const s = getComputedStyle(e);
+      if (e === t || e.tagName === 'text') continue;
+      if (e instanceof SVGElement && solid(e, s.fill)) return s.fill;
+      if (!(e instanceof SVGElement) && !/, 0\\)$/.test(s.backgroundColor)) return s.backgroundColor;
+    }
+    return getComputedStyle(document.body).backgroundColor;
+  };
+  return [...document.querySelectorAll('svg text, dt, dd, h1, h2, h3, summary, li span, footer p')].map((t) => {
+    const r = t.getBoundingClientRect(), s = getComputedStyle(t);
+    const [a, b] = [light(t instanceof SVGElement ? s.fill : s.color), light(ground(t, r))].sort((x, y) => y - x);
+    return [t.textContent, (a + 0.05) / (b + 0.05)];
+  });
+}"""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_all_text_stands_out(show: Any, theme: str) -> None:
+    s = show(width=1600, height=6000, color_scheme=theme)
+    s.page.locator("summary").click()
+    found = s.page.evaluate(CONTRASTS)
+    assert len(found) > 100
+    assert [t for t in found if t[1] < 4.5] == []
+
+
+def test_dark_is_dark_and_paper_is_white(show: Any) -> None:
+    s = show(color_scheme="dark")
+    ground = "getComputedStyle(document.body).backgroundColor"
+    assert s.page.evaluate(ground) == "rgb(20, 23, 27)"
+    s.page.emulate_media(media="print", color_scheme="dark")
+    assert s.page.evaluate(ground) == "rgb(255, 255, 255)"
+
+
+def test_the_plan_of_one_process_is_one_lane(show: Any, bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SCENES, "plan", planned(bench.plan(flow())))
+    s = show("plan")
+    assert s.page.locator(".lane-name").all_inner_texts() == ["local"] or s.page.locator(".lane-name").count() == 1
+    assert s.page.get_by_role("heading", name="Time").count() == 0
+    s.thing("policy.generate").hover(position={"x": 60, "y": 12})
+    assert "generate → rollout" in s.told.inner_text()
