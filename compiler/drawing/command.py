@@ -23,7 +23,7 @@ def graph_command(args: argparse.Namespace) -> int:
         raise BadSetting(f"`-o {output}`: its ending says what to write: {', '.join(FORMATS)}")
     check_ranks(args)
     try:
-        scene = _of_json(Path(args.flow)) if args.flow.endswith(".json") else _of_flow(args)
+        scene = scene_of(args)
     except BadPicture as error:
         raise BadSetting(str(error)) from None
     if scene is None:
@@ -34,6 +34,11 @@ def graph_command(args: argparse.Namespace) -> int:
     else:
         sys.stdout.write(text)
     return 0
+
+
+def scene_of(args: argparse.Namespace) -> Scene | None:
+    """What a command line names; None if the flow was refused, which has been reported. Raises BadPicture."""
+    return _of_json(Path(args.flow)) if args.flow.endswith(".json") else _of_flow(args)
 
 
 def _drawn(scene: Scene, output: Path | None) -> str:

@@ -6,15 +6,18 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from shardflow.compiler.cli import parser
 from shardflow.compiler.drawing.chart import lay_out_chart, nice_step
-from shardflow.compiler.drawing.decided import decided
+from shardflow.compiler.drawing.command import scene_of
+from shardflow.compiler.drawing.decided import Link, decided
 from shardflow.compiler.drawing.layout import lay_out
 from shardflow.compiler.drawing.palette import PALETTE, contrast
-from shardflow.compiler.drawing.planned import planned
+from shardflow.compiler.drawing.planned import links, planned
 from shardflow.compiler.drawing.scene import Bar, Chip, Edge, Lane, Node, NodeKind, Scene, Timeline
 from shardflow.compiler.drawing.words import clipped, in_bytes, in_percent, in_seconds, width, wrapped
-from shardflow.compiler.search.decision import Decision, decode, encode
+from shardflow.compiler.search.decision import Alternative, Decision, decode, encode
 
 from .drawings import chart_faults, faults
 from .drawn import DECISIONS, ppo
@@ -78,7 +81,37 @@ def test_the_header_has_the_numbers_of_the_decision() -> None:
     facts = {f.label: f.value for f in decided(ppo()).facts}
     assert facts["Cluster"] == "8x8xH100" and facts["Devices"] == "64"
     assert facts["Period"] == "72.5 s a step" and facts["Lower bound"] == "69.5 s"
-    assert facts["Gap"] == "4.2 %, proven" and facts["Staleness"] == "none, synchronous"
+    assert facts["Gap"] == "at most 4.2 %" and facts["Staleness"] == "none, synchronous"
+
+
+def test_a_gap_says_what_was_proven() -> None:
+    def gap(**changed: float) -> str:
+        facts = decided(replace(ppo(), **changed)).facts
+        return next(f.value for f in facts if f.label == "Gap")
+
+    assert gap(gap=0.0) == "0 %, proven optimal"
+    assert gap(optimal=False) == "at most 4.2 %, search stopped early"
+
+
+def test_what_lost_is_told_with_how_much_slower_it_was() -> None:
+    kept = (
+        Alternative("one slot", 95.0, 0.31),
+        Alternative("tp=4", 72.5, 0.0),
+        Alternative("tp=1", None, None, "5 GB over"),
+    )
+    lost = decided(replace(ppo(), alternatives=kept)).lost
+    assert [x.value for x in lost] == ["95 s, 31 % slower", "72.5 s, as fast", "5 GB over"]
+
+
+def test_a_plan_tells_what_reads_an_operator_and_a_queue() -> None:
+    read = (Link("adv", "policy.update"), Link("policy.generate", "ref.logprobs", 1), Link("policy.update", "adv"))
+    edges = {(e.source, e.target): e for e in decided(ppo(), read).edges}
+    assert edges["value adv", "policy.update"].kind == "follows"
+    assert ("policy.update", "value adv") not in edges  # nothing goes round
+    assert ("critic.values", "policy.update") in edges  # a transfer stays
+    assert ("scorer.score", "policy.update") not in edges  # by way of `reward` and `adv`
+    scene = decided(ppo(), read)
+    assert faults(scene, lay_out(scene)) == []
 
 
 def test_details_tell_layout_seconds_memory_and_instructions() -> None:
@@ -93,9 +126,7 @@ def test_details_tell_layout_seconds_memory_and_instructions() -> None:
 
 
 def test_a_decision_without_times_has_no_time_line() -> None:
-    import msgspec
-
-    assert decided(msgspec.structs.replace(ppo(), period=0.0)).timeline is None
+    assert decided(replace(ppo(), period=0.0)).timeline is None
 
 
 # ---------------------------------------------------------------- plans
@@ -143,6 +174,26 @@ def test_what_runs_now_and_then_says_so(bench: Workbench) -> None:
 
     scene = planned(compile_flow(bench.checked(flow(PPO))))
     assert all("every 5 steps" in n.lines for n in scene.nodes if n.id.startswith(("test", "answer")))
+
+
+def test_links_of_a_plan_have_the_names_of_a_decision(bench: Workbench) -> None:
+    found = {(x.source, x.target): x.queued for x in links(bench.plan(flow(PPO)))}
+    assert found["policy.generate", "reward"] == 0 and found["reward", "policy.update"] == 0
+    assert found["critic.values", "critic.update"] == 0
+    stale = flow().replace("max_new_tokens=32", "max_new_tokens=32, max_staleness=2")
+    assert ("policy.generate", "reward", 2) in [(x.source, x.target, x.queued) for x in links(bench.plan(stale))]
+
+
+def test_a_placement_that_is_searched_for_is_drawn_without_a_fault(bench: Workbench) -> None:
+    pytest.importorskip("ortools", reason="no OR-Tools: pip install 'shardflow[plan]'")
+    args = parser().parse_args(
+        ["graph", str(bench.write(flow(PPO))), "--cluster", "4xH100", "--model", "policy=Qwen/Qwen2.5-7B"]
+    )
+    scene = scene_of(args)
+    assert scene is not None and scene.timeline is not None
+    assert faults(scene, lay_out(scene)) == []
+    assert chart_faults(scene, lay_out_chart(scene.timeline, 900)) == []
+    assert ("value reward", "policy.update") in {(e.source, e.target) for e in scene.edges}
 
 
 # ---------------------------------------------------------------- any scene
