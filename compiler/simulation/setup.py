@@ -1,15 +1,18 @@
 """From a flow and its decision to what is drawn: the engines of its generations, as the cost model knows them."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ..cost import Generate
 from ..cost import Layout as Laid
-from ..search.candidates import ENGINE_SLOTS
 from ..search.decision import Decision, Phase
 from ..search.prices import Prices
 from ..search.problem import Problem
 from .durations import Durations
 from .replicas import Replicas
+
+CACHE = "kv cache"
+"""The kind of memory that shows how many sequences an engine runs at once."""
 
 
 def durations_of(decision: Decision, problem: Problem, prices: Prices, seed: int) -> Durations:
@@ -25,14 +28,12 @@ def _engines(decision: Decision, problem: Problem, prices: Prices) -> Iterator[t
 
 
 def replicas_of(phase: Phase, problem: Problem, prices: Prices) -> Replicas:
-    """The engines of one phase. How many sequences they run at once, a decision shows by its seconds alone."""
-    spec = problem.phase(phase.name)
-    part = prices.part(phase.layout.devices)
+    """The engines of one phase, with as many sequences at once as their cache was decided for."""
+    work = prices.work(problem.phase(phase.name))
+    assert isinstance(work, Generate)
     laid = Laid(phase.layout.tp, phase.layout.pp, phase.layout.dp, phase.layout.fsdp)
-    decided = phase.seconds * spec.work.every
-    candidates = []
-    for slots in ENGINE_SLOTS:
-        work = prices.work(spec, slots)
-        assert isinstance(work, Generate)
-        candidates.append(Replicas(prices.shapes[phase.model], work, laid, part, prices.constants))
-    return min(candidates, key=lambda r: abs(r.expected - decided))
+    part = prices.part(phase.layout.devices)
+    found = Replicas(prices.shapes[phase.model], work, laid, part, prices.constants)
+    cache = phase.memory.resident.get(CACHE, 0.0) + phase.memory.transient.get(CACHE, 0.0)
+    each = (work.prompt + work.lengths.weighted / 2) * found.engine.kv_bytes
+    return replace(found, work=replace(work, slots=max(1, round(cache / each)))) if cache else found

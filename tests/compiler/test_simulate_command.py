@@ -6,8 +6,13 @@ from typing import Any
 
 import pytest
 
-from shardflow.compiler.cli import main
+from shardflow.compiler.cli import main, parser
+from shardflow.compiler.compilation import check_flow, choose_flow, load_source
+from shardflow.compiler.passes.check.place import Target
+from shardflow.compiler.planning import wishes_of
 from shardflow.compiler.search.decision import Decision, decode, encode
+from shardflow.compiler.simulation.searched import searched
+from shardflow.compiler.simulation.setup import replicas_of
 
 from .simulated import ppo, split
 
@@ -188,3 +193,19 @@ def test_options_that_say_nothing_are_refused(
     known = {"FLOW": flows[0], "JSON": file, "BAD": tmp_path / "bad.json", "PLAN": tmp_path / "plan.json"}
     assert run(*(known.get(a, a) for a in args)) == 2
     assert said in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------- engines
+
+
+@pytest.mark.parametrize("cluster", ["8xH100", "16xA100-40"])
+def test_engines_are_those_that_were_decided(flows: dict[int, Path], cluster: str) -> None:
+    """The seconds of a generation, its engines' sequences at once included, come out as the search had them."""
+    args = parser().parse_args(["simulate", str(flows[0]), "--cluster", cluster, "--response-tokens", "400"])
+    source = load_source(flows[0])
+    checked = check_flow(source, choose_flow(source, None), {}, Target(planned=True))
+    found = searched(checked, wishes_of(args))
+    phase = found.decision.phase("policy.generate")
+    replicas = replicas_of(phase, found.problem, found.prices)
+    assert replicas.expected == pytest.approx(phase.seconds, rel=1e-9)
+    assert replicas.count == phase.layout.dp and replicas.work.sequences == phase.samples
