@@ -12,11 +12,11 @@ from .partitions import Grouping, bound_of, groupings, restricted, units
 from .problem import Problem
 from .solve import Effort, Put, Solution, moves, searched, timed
 
-WIDER = (1.001, 1.03, 1.1, 1.3, 1.7, 2.3, 3.0)
+WIDER = (1.001, 1.05, 1.3, 2.0, 3.0)
 """How many times slower than the best a grouping may be, tried in this order."""
 
 SLOWEST = WIDER[-1]
-EFFORT = Effort(1.0, 0.005)
+EFFORT = Effort(0.5, 0.01)
 LAYOUTS = 2
 """Other layouts of a phase that are told of."""
 

@@ -1,5 +1,6 @@
 """The legal ways to run a phase on a slot, with their costs. Only what another equals or beats in all is left out."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ from ..cluster import Cluster, ClusterError
 from ..cost import KINDS, Cost, CostError
 from ..shapes import ModelShape
 from .decision import Bytes, Layout
-from .instance import MOST_SLOTS, Candidate, Instance, Request, pareto
+from .instance import MOST_SLOTS, Candidate, Instance, Moved, Mover, Request, Spread, pareto
 from .prices import Prices, by_kind
 from .problem import PhaseSpec, Problem
 
@@ -21,8 +22,8 @@ MICRO = (4096, 16384)
 
 PIPELINES = (1, 2, 4, 8)
 MOST_TENSOR = 16
-ENGINE_SLOTS = (1024, 512, 256, 128, 64, 32, 16, 8)
-"""Sequences that an engine runs at once at most: more is faster, and takes more of its cache."""
+WAVES = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64)
+"""Into how many parts an engine's sequences are cut at most: fewer are faster, and take more of its cache."""
 
 SIXTEENTHS = 16
 FEW_NODES = 8
@@ -74,7 +75,21 @@ def instance_of(
     memory = memory or USABLE * cluster.nodes[0].device.memory
     finder = Finder(problem, prices, requests, limits or Limits(), memory)
     choices = {x.name: {s: found for s in sizes if (found := finder.of(x, s))} for x in problem.phases}
-    return Instance(problem, cluster.devices, cluster.nodes[0].devices, memory, choices, prices.move, requests)
+    return Instance(problem, cluster.devices, cluster.nodes[0].devices, memory, choices, _cached(prices.move), requests)
+
+
+def _cached(move: Mover) -> Mover:
+    """The same, each way once: micro-batches and the like don't matter to it."""
+    found: dict[tuple[object, ...], Moved] = {}
+
+    def cached(model: str, source: Spread, target: Spread, same: bool) -> Moved:
+        ends = ((x.devices, x.layout.tp, x.layout.pp, x.layout.dp, x.layout.fsdp) for x in (source, target))
+        key = (model, same, *ends)
+        if key not in found:
+            found[key] = move(model, source, target, same)
+        return found[key]
+
+    return cached
 
 
 def _is_possible(cluster: Cluster, devices: int) -> bool:
@@ -156,7 +171,9 @@ class Finder:
 
     def _priced(self, phase: PhaseSpec, layout: Layout) -> Iterator[Candidate]:
         seen: set[int] = set()
-        for slots in ENGINE_SLOTS if phase.kind == "generate" else (0,):
+        each = math.ceil(phase.work.samples / (layout.dp * layout.fsdp))
+        waves = [math.ceil(each / w) for w in WAVES if w <= each] if phase.kind == "generate" else [0]
+        for slots in dict.fromkeys(waves):
             try:
                 found = self.prices.phase(phase, layout, slots)
             except CostError:

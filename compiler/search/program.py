@@ -70,12 +70,17 @@ class Program:
         return ((k, b) for k, b in self.by_phase.get(phase, {}).items() if slot in (None, k[1]))
 
 
-def build(instance: Instance, slot: Mapping[str, int] | None = None, with_objective: bool = True) -> Program:
-    """The constraint program of an instance, with phases on these slots. Requests hold where their guard does."""
+def build(instance: Instance, slot: Mapping[str, int] | None = None, most: float | None = None) -> Program:
+    """The constraint program of an instance, with phases on these slots, for a period of at most so many seconds.
+
+    Requests hold where their guard does.
+    """
     from ortools.sat.python import cp_model
 
-    longest = _longest(instance)
-    p = Program(instance, cp_model.CpModel(), max(longest, 1e-9) / UNITS, 2 * UNITS, slot=slot)
+    longest = _longest(instance) if most is None else most
+    p = Program(
+        instance, cp_model.CpModel(), max(longest, 1e-9) / UNITS, UNITS + 2 * len(instance.problem.phases), slot=slot
+    )
     _choices(p)
     _slots(p)
     _sharing(p)
@@ -84,8 +89,7 @@ def build(instance: Instance, slot: Mapping[str, int] | None = None, with_object
     _weights(p)
     _intervals(p)
     _requests(p)
-    if with_objective:
-        p.model.minimize(p.period)
+    p.model.minimize(p.period)
     return p
 
 
@@ -280,7 +284,11 @@ def _table(p: Program, train: str, generate: str, together: Any) -> None:
     target_class = _classes(targets, lambda t: tuple(ticks[s, t] for s in sources))
     chosen = [_class_of(p, x, c) for x, c in ((train, source_class), (generate, target_class))]
     rows = {
-        (source_class[s], target_class[t], same, ticks[s, t][same]) for s in sources for t in targets for same in (0, 1)
+        (source_class[s], target_class[t], same, ticks[s, t][same])
+        for s in sources
+        for t in targets
+        for same in (0, 1)
+        if ticks[s, t][same] <= p.horizon
     }
     p.model.add_allowed_assignments([*chosen, together, p.moving[generate]], sorted(rows))
 

@@ -114,11 +114,9 @@ def searched(
     cp_model = _solver()
     if any(not by_size for by_size in instance.choices.values()):
         return Result(None, math.inf)
-    program = build(instance, slot)
+    program = build(instance, slot, most)
     for guard in program.guards:
         program.model.add(guard == 1)
-    if most is not None:
-        program.model.add(program.period <= program.ticks(most) + len(program.phases))
     solver = solver_for(effort)
     status = solver.solve(program.model)
     used, booleans = solver.response_proto.deterministic_time, len(program.choice)
