@@ -17,7 +17,7 @@ def dot(scene: Scene) -> str:
 def _lines(scene: Scene) -> Iterator[str]:
     yield f"digraph {quoted(scene.title)} {{"
     says = f"{scene.title}, {scene.subtitle}: " + ", ".join(f"{f.label.lower()} {f.value}" for f in scene.facts)
-    yield f'  graph [rankdir=LR, label={quoted(says)}, labelloc=t, fontname="Helvetica", nodesep=0.3, ranksep=0.8];'
+    yield f'  graph [rankdir=LR, newrank=true, label={quoted(says)}, labelloc=t, fontname="Helvetica", nodesep=0.3, ranksep=0.8];'
     yield '  node [shape=box, style="rounded,filled", fontname="Helvetica", fontsize=11];'
     yield '  edge [fontname="Helvetica", fontsize=10];'
     ids = {n.id: f"n{i}" for i, n in enumerate(scene.nodes, 1)}
@@ -46,6 +46,7 @@ def _edge(edge: Edge) -> str:
 
 
 def quoted(text: str) -> str:
-    """A string of Graphviz: backslashes, quotes and line ends escaped."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\r", "").replace("\n", "\\n")
+    """A string of Graphviz: backslashes, quotes and line ends escaped, without control characters."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    escaped = "".join(c if c.isprintable() else " " for c in escaped)
     return f'"{escaped}"'

@@ -103,6 +103,7 @@ def test_a_page_is_whole(scene: Scene) -> None:
 def test_dot_is_escaped() -> None:
     text = draw(nasty(), ".dot")
     strings = re.findall(r'"((?:[^"\\]|\\.)*)"', text)
+    assert not re.search(r"[\x00-\x09\x0b-\x1f]", text)  # Graphviz ends a string at a NUL
     assert text.count('"') == 2 * len(strings) + sum(s.count('\\"') for s in strings)
     assert not re.search(r"(?<!\\)\\N", text)  # a backslash of the flow doesn't become Graphviz's
     without = re.sub(r'"(?:[^"\\]|\\.)*"', "s", text)
