@@ -9,6 +9,7 @@ from .instance import Candidate, Instance, Request
 from .prices import Prices
 from .problem import PhaseSpec
 from .requests import conflicting
+from .solve import is_possible
 
 GB = 1e9
 ENDLESS = 1e18
@@ -30,9 +31,7 @@ def refusal(instance: Instance, prices: Prices, limits: Limits) -> Refusal:
     lines = conflicting(instance)
     if lines is not None:
         endless = replace(_with_memory(instance, prices, limits), requests=lines)
-        if conflicting(endless) != ():
-            return _contradiction(lines)
-        return _no_memory(instance, prices, limits, lines)
+        return _no_memory(instance, prices, limits, lines) if is_possible(endless) else _contradiction(lines)
     return _no_memory(instance, prices, limits, ())
 
 

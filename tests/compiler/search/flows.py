@@ -16,7 +16,7 @@ from shardflow.compiler.targets import parse_settings
 from shardflow.dsl.modules import STD
 
 HYBRIDFLOW = ("batch=1024prompts", "minibatch=128prompts", "epochs=1", "max_new_tokens=1024")
-"""PPO as HybridFlow measured it (EuroSys 2025, section 8): 8 updates per step, prompts and responses of 1,024 tokens."""
+"""PPO as HybridFlow measured it (EuroSys 2025, section 8): 8 updates per step, 1,024 tokens to 1,024 tokens."""
 
 FIXED = Lengths(1024, 1024, 1024)
 

@@ -50,7 +50,7 @@ def test_the_papers_split_beats_one_group_on_many(devices: int) -> None:
 @pytest.mark.parametrize("model", ["llama-2-7b", "llama-2-13b"])
 @pytest.mark.parametrize("room", [45e9, 76e9])
 def test_generation_wants_a_smaller_tp_than_training_has(model: str, room: float) -> None:
-    """16 GPUs, training with tp=8: generation is faster with a smaller one, but not with 1, where the cache has no room."""
+    """16 GPUs, training with tp=8: generation is faster with less, but not with 1: the cache needs room."""
     instance = ppo(model, 16)
     trained = Spread(16, Layout(tp=8, fsdp=2))
     seconds: dict[int, float] = {}

@@ -1,0 +1,83 @@
+"""Phases, what waits for what, and the batch's arithmetic come from a plan's own instructions."""
+
+from pathlib import Path
+
+import pytest
+
+from shardflow.compiler.compilation import check_flow, choose_flow, compile_flow, load_source
+from shardflow.compiler.search.assumptions import BadLength, Lengths, parse_lengths
+from shardflow.compiler.search.problem import Problem, problem_of
+
+from ..workbench import Workbench, flow
+from .flows import problem
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+
+
+def after(of: Problem) -> dict[str, set[str]]:
+    return {x.name: set(x.after) for x in of.phases}
+
+
+def test_the_phases_of_ppo() -> None:
+    found = problem("ppo.flow")
+    made = {"judge.score", "critic.values", "ref.logprobs"}
+    assert after(found) == {
+        "policy.generate": set(),
+        **{name: {"policy.generate"} for name in made},
+        "policy.update": made,
+        "critic.update": made,
+    }
+    assert found.sampled_after_training() == (("policy.update", "policy.generate"),)
+    assert found.sharing() == (("critic.update", "critic.values"),)
+
+
+def test_what_runs_ahead_waits_for_nothing_of_the_step() -> None:
+    source = load_source(EXAMPLES / "async_grpo.flow")
+    found = problem_of(compile_flow(check_flow(source, choose_flow(source, None), {})))
+    assert found.staleness == 1
+    assert {x.name: x.ahead for x in found.phases} == {"policy.generate": 1, "policy.logprobs": 0, "policy.update": 0}
+    assert after(found)["policy.logprobs"] == set() and after(found)["policy.update"] == {"policy.logprobs"}
+
+
+def test_what_reads_the_old_version_comes_before_the_update(bench: Workbench) -> None:
+    found = problem_of(bench.plan(flow("metric entropy = mean(policy.entropy(rollout))")))
+    assert "policy.entropy" in after(found)["policy.update"]
+
+
+def test_the_arithmetic_says_where_numbers_come_from() -> None:
+    found = problem("grpo.flow", "batch=64prompts", "group=8", lengths=Lengths(100, 50, 60))
+    numbers = {q.name: (q.value, q.source) for q in found.arithmetic}
+    assert numbers["samples of rollout"] == (512, "64 prompts × n=8")
+    assert numbers["tokens of rollout"][0] == 512 * 150
+    assert numbers["optimizer steps of policy.update"] == (4, "4 minibatches × 1 epoch")
+    assert found.phase("policy.update").work.tokens == 512 * 150
+
+
+def test_assumptions_are_said_and_given_lengths_are_none() -> None:
+    assert any("512 tokens" in said for said in problem("grpo.flow").assumptions)
+    assert problem("grpo.flow", lengths=Lengths(100, 50, 60)).assumptions == ()
+
+
+def test_a_phase_that_runs_twice_is_one_of_all_its_rows() -> None:
+    found = problem("dpo.flow")
+    assert found.phase("ref.logprobs").work.samples == 2 * 64
+    assert any("ref.logprobs runs 2 times" in said for said in found.assumptions)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "response", "lengths"),
+    [(None, None, Lengths()), ("10", "20", Lengths(10, 20)), (None, "20,30", Lengths(None, 20, 30))],
+)
+def test_lengths_of_the_command_line(prompt: str | None, response: str | None, lengths: Lengths) -> None:
+    assert parse_lengths(prompt, response) == lengths
+
+
+@pytest.mark.parametrize("text", ["0", "-3", "many", "10,", "10,x"])
+def test_lengths_that_are_none(text: str) -> None:
+    with pytest.raises(BadLength, match="it is a number of tokens"):
+        parse_lengths(None, text)
+
+
+def test_responses_are_no_longer_than_their_limit() -> None:
+    assert Lengths(response=500, longest=900).responses(256) == (256, 256)
+    assert Lengths().responses(256) == (128, 256)

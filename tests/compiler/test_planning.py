@@ -1,0 +1,158 @@
+"""`--cluster`: from a flow to a placement, its plan, its explanation and its refusals."""
+
+import json
+from itertools import pairwise
+
+import msgspec
+import pytest
+
+from shardflow.compiler.cli import main
+from shardflow.compiler.plan import decode
+from shardflow.compiler.search.decision import Decision
+
+from .workbench import Workbench, flow
+
+pytest.importorskip("ortools")
+
+Output = pytest.CaptureFixture[str]
+SMALL = ["--model", "policy=qwen2.5-0.5b", "--prompt-tokens", "64", "--response-tokens", "32,64"]
+
+
+def run(capsys: Output, *args: str) -> tuple[int, str, str]:
+    status = main(args)
+    said = capsys.readouterr()
+    return status, said.out, said.err
+
+
+def placed(lines: str, cluster: str = "h100(devices=4)") -> str:
+    return flow() + f"\nplace tune on {cluster}:\n" + "".join(f"    {line}\n" for line in lines.splitlines())
+
+
+def decision(capsys: Output, *args: str) -> Decision:
+    status, out, err = run(capsys, "compile", "--target", "multi", "--emit", "decision", *SMALL, *args)
+    assert status == 0, err
+    return msgspec.json.decode(out, type=Decision)
+
+
+def test_a_flow_without_a_place_block_gets_a_plan(bench: Workbench, capsys: Output) -> None:
+    path = str(bench.write(flow()))
+    args = ["compile", path, "--target", "multi", "--cluster", "4xH100", "--runnable", *SMALL]
+    status, out, _ = run(capsys, *args)
+    plan = decode(out.encode())
+    assert status == 0 and plan.ranks == 4 and not plan.demands
+    assert run(capsys, *args)[1] == out
+    (update,) = (i for i in plan.program if i.op == "update")
+    found = msgspec.convert(plan.decision, Decision).phase("policy.update")
+    assert (update.attrs["dp"], update.attrs["fsdp"]) == (found.layout.dp, found.layout.fsdp)
+    assert update.attrs["micro"] == found.layout.micro
+
+
+def test_the_meaning_of_a_plan_is_that_without_a_placement(bench: Workbench, capsys: Output) -> None:
+    path = str(bench.write(flow()))
+    _, out, _ = run(capsys, "compile", path, "--target", "multi", "--cluster", "4xH100", *SMALL)
+    assert decode(out.encode()).meaning == bench.plan(flow()).meaning
+
+
+def test_place_lines_are_wishes_that_hold(bench: Workbench, capsys: Output) -> None:
+    path = str(
+        bench.write(placed("policy.update on nodes, tp=2, fsdp=2, micro=4096 tokens\npolicy.generate on nodes, tp=1"))
+    )
+    found = decision(capsys, path, "--cluster", "4xH100")
+    layout = found.phase("policy.update").layout
+    assert (layout.tp, layout.fsdp, layout.micro) == (2, 2, 4096)
+    assert found.phase("policy.generate").layout.tp == 1
+
+
+def test_lines_that_name_nodes_place_their_phases_there(bench: Workbench, capsys: Output) -> None:
+    lines = "policy.update on nodes[1]\npolicy.generate on nodes[0]"
+    path = str(bench.write(placed(lines, "h100(nodes=2, devices=2)")))
+    found = decision(capsys, path, "--cluster", "2x2xH100")
+    assert found.slot(found.phase("policy.update").slot).ranks == range(2, 4)
+    assert found.slot(found.phase("policy.generate").slot).ranks == range(2)
+    assert [t.kind for t in found.transfers if t.source != t.target and t.kind != "rows"] == ["weights"]
+
+
+def test_a_plan_says_what_it_demands_of_a_run(bench: Workbench, capsys: Output) -> None:
+    path = str(bench.write(placed("policy.update on nodes, tp=2")))
+    _, out, _ = run(capsys, "compile", path, "--target", "multi", "--cluster", "4xH100", *SMALL)
+    demands = decode(out.encode()).demands
+    assert isinstance(demands, tuple) and "tp=2 of policy.update" in demands
+
+
+def test_another_cluster_than_the_blocks_is_refused(bench: Workbench, capsys: Output) -> None:
+    path = str(bench.write(placed("policy.update on nodes")))
+    status, _, err = run(capsys, "compile", path, "--target", "multi", "--cluster", "8xH100", *SMALL)
+    assert status == 1
+    assert "`place` is on a cluster of 4 devices, but a placement on 8 was asked for" in err
+
+
+def test_memory_that_does_not_fit_is_told_by_kind(bench: Workbench, capsys: Output) -> None:
+    path = str(bench.write(flow()))
+    args = ["--target", "multi", "--cluster", "2xH100", "--model", "policy=llama-3.1-70b"]
+    status, _, err = run(capsys, "compile", path, *args)
+    assert status == 1 and "E0507" in err
+    for part in ("`policy.update` on 2 devices", "optimizer", "weights", "gradients", "a device has"):
+        assert part in err
+
+
+def test_a_line_for_which_memory_is_too_small_gets_the_nearest_that_fit(bench: Workbench, capsys: Output) -> None:
+    path = str(bench.write(placed("policy.update on nodes, fsdp=1, tp=1, pp=1", "h100")))
+    args = ["--target", "multi", "--cluster", "8xH100", "--model", "policy=qwen2.5-7b"]
+    status, _, err = run(capsys, "compile", path, *args)
+    assert status == 1 and "E0507" in err and "`policy.update` fits with" in err
+
+
+def test_explain_tells_of_the_placement(bench: Workbench, capsys: Output) -> None:
+    path = str(bench.write(flow()))
+    status, out, _ = run(capsys, "explain", path, "--cluster", "4xH100", *SMALL)
+    assert status == 0
+    for part in (
+        "placement on 4xH100: a step every",
+        "bound",
+        "gap",
+        "policy.update",
+        "lost",
+        "batch",
+        "space",
+        "always",
+    ):
+        assert part in out
+    _, out, _ = run(capsys, "explain", path, "--cluster", "4xH100", *SMALL, "--format", "json")
+    found = msgspec.convert(json.loads(out)["placement"], Decision)
+    assert found.gap <= 0.02 and found.bound <= found.period
+
+
+def test_phases_of_a_slot_do_not_overlap_and_fit(bench: Workbench, capsys: Output) -> None:
+    found = decision(capsys, str(bench.write(flow())), "--cluster", "4xH100")
+    for slot in found.slots:
+        assert all(a.end <= b.start + 1e-9 for a, b in pairwise(found.on(slot.name)))
+        assert found.peak(slot.name) <= found.memory
+    assert max(x.end for x in found.phases) <= found.period + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--cluster", "16xH100"], "`--cluster` places a plan for many ranks: give `--target multi` too"),
+        (["--target", "multi", "--cluster", "16xH10"], "no device `H10`"),
+        (["--target", "multi", "--cluster", "2xH100", "--ranks", "2"], "leave one out"),
+        (["--target", "multi", "--model", "policy=llama-2-7b"], "`--model` is for a placement"),
+        (["--target", "multi", "--cluster", "2xH100", "--model", "policy"], "isn't ROLE=MODEL"),
+        (["--target", "multi", "--cluster", "2xH100", "--model", "judge=llama-2-7b"], "this flow has no model `judge`"),
+        (["--target", "multi", "--cluster", "2xH100", "--model", "policy=lama-2-7b"], "isn't known"),
+        (["--target", "multi", "--cluster", "2xH100", "--prompt-tokens", "many"], "it is a number of tokens"),
+        (["--target", "multi", "--emit", "decision"], "`--emit decision` is of a placement"),
+    ],
+)
+def test_options_that_can_not_be_are_refused(bench: Workbench, capsys: Output, options: list[str], said: str) -> None:
+    status, out, err = run(capsys, "compile", str(bench.write(flow())), *options)
+    assert (status, out) == (2, "") and said in err
+
+
+def test_without_a_solver_it_says_how_to_get_one(
+    bench: Workbench, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "ortools.sat.python", None)
+    path = str(bench.write(flow()))
+    status, _, err = run(capsys, "compile", path, "--target", "multi", "--cluster", "2xH100", *SMALL)
+    assert status == 2 and "pip install 'shardflow[plan]'" in err
