@@ -75,6 +75,10 @@ class Env:
     def inner(self, **changes: Any) -> "Env":
         return Env(self.session, self.step, outer=self, **changes)
 
+    def named(self) -> list[tuple[str, Any_]]:
+        """The values of this block, those that its instructions name first: what is in a `collect` is `region/name`."""
+        return sorted(self.values.items(), key=lambda item: "/" in item[0])
+
     def operand(self, value: Operand) -> Any:
         """A value of the program, or a constant as it stands."""
         return self[value.ref] if isinstance(value, Name) else value
@@ -266,7 +270,7 @@ def frames_named(env: Env, name: str) -> Iterator[Frame]:
     """The frames of an axis among all values in scope, innermost block first."""
     here: Env | None = env
     while here is not None:
-        for value in here.values.values():
+        for _, value in here.named():
             yield from (frame for frame in frames_of(value) if frame.name == name)
         here = here.outer
 

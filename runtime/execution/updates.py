@@ -76,7 +76,7 @@ def _outer_names(i: Instruction, env: Env) -> set[str]:
 def _names_on(axis: str, site: str, env: Env | None) -> list[str]:
     """The name of one value on an axis at a site, of the innermost block that has one."""
     while env is not None:
-        for name, value in env.values.items():
+        for name, value in env.named():
             if any(f.name == axis and is_at(f, site) for f in frames_of(value)):
                 return [name]
         env = env.outer

@@ -243,6 +243,18 @@ AFTER = """
         minimize std(policy.logprobs(prompts.prompt, prompts.answer)) - drawn
 """
 
+WITHIN = """
+    collect(4 prompts, rounds=6, short=skip):
+        prompts = read("u.jsonl", batch=3 prompts)
+        rollout = policy.generate(prompts, n=2, max_new_tokens=4)
+        given = mean(policy.logprobs(prompts.prompt, prompts.answer))
+        gap = sum(ref.logprobs(rollout), over=token) + given
+        keep prompts where max(gap, by=prompt) > -30
+    metric kept = count(gap)
+    update policy(adamw(lr=1e-2), minibatch=2 prompts):
+        minimize -mean(policy.logprobs(rollout) * gap)
+"""
+
 COLLECTS = {
     "kept unevenly": (collect("mean(reward, by=prompt) > 0.2"), "overlap"),
     "the target in a round": (collect("std(reward, by=prompt) > 0", batch=5), "mixed"),
@@ -265,6 +277,7 @@ COLLECTS = {
         "one",
     ),
     "what is read of it": (RM + AFTER, "rm on one"),
+    "rows dealt in it and after it": (REF + WITHIN, "split"),
 }
 
 
