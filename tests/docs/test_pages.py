@@ -22,8 +22,8 @@ from shardflow.runtime.cli import parser as flowrun_options
 
 from .blocks import MODEL, ROOT, Block, Command, blocks, commands, errors
 
-PAGES = ("README.md", "docs/tutorial.md")
-NOT_RUN = ("cat", "cd", "cp", "git", "head", "mkdir", "pip", "pytest", "source")
+PAGES = ("README.md", "docs/tutorial.md", "docs/runtime.md", "docs/placement.md")
+NOT_RUN = ("cat", "cd", "cp", "git", "head", "mkdir", "pip", "pytest", "source", "torchrun")
 """Commands that a page may show and that are not run here."""
 
 
