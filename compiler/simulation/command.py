@@ -112,7 +112,7 @@ def _run(given: Given, options: Options) -> Result:
     try:
         return Simulation(given.decision, replace(options, drawn=drawn), durations).run()
     except ValueError as error:
-        raise BadSetting(f"this decision can't run: {error}") from None
+        raise BadSetting(f"this run can't be simulated: {error}") from None
 
 
 def _of_flow(checked: Checked, wishes: Wishes, seed: int) -> Given:

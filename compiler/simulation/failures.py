@@ -14,6 +14,10 @@ from .result import Incident, Options
 from .tasks import Period
 
 
+MOST = 2000
+"""Failures and restarts without a commit after which a run is given up."""
+
+
 @dataclass(frozen=True)
 class Segment:
     """Steps that count, `first` on, between `start` and `end`: the end of their last task."""
@@ -45,16 +49,16 @@ def timeline(period: Period, seconds: Seconds, options: Options) -> Timeline:
     while step < options.steps:
         count = min(options.interval, options.steps - step)
         segment, events = _segment(period, seconds, options, networks, step, count, now)
-        commit = options.commit if options.interval < options.steps or options.save_every else 0.0
-        if failure < segment.end + commit:
+        if failure < segment.end + options.commit:
+            needed = segment.end + options.commit - now
             found.events += _break_off(found, segment, failure, step)
             now = failure
-            failure, now = _restart(found, failures, now, options.restart, step)
+            failure, now = _restart(found, failures, now, step, options, needed)
             continue
         found.events += events
         found.segments.append(segment)
-        step, now = step + count, segment.end + commit
-        if commit:
+        step, now = step + count, segment.end + options.commit
+        if options.commit:
             found.incidents.append(Incident("commit", segment.end, now, step))
     found.end = now
     return found
@@ -87,6 +91,15 @@ def _segment(
     return Segment(first, now, max((r.end for r in ran), default=now), tuple(ran)), 2 * len(ran)
 
 
+def _check_progress(found: Timeline, step: int, options: Options, needed: float) -> None:
+    """Raise ValueError for a run that doesn't come to its next commit."""
+    if len(found.incidents) >= MOST and all(i.step == step for i in found.incidents[-MOST:]):
+        raise ValueError(
+            f"the commit after step {step} is never reached: a failure comes every {options.mtbf or 0:.4g} s, a restart "
+            f"takes {options.restart:.4g} s and the steps to that commit {needed:.4g} s; commit more often (--save-every)"
+        )
+
+
 def _break_off(found: Timeline, segment: Segment, failure: float, step: int) -> int:
     """Note what a failure took. Returns the events there were before it."""
     broken = [r for r in segment.ran if r.start < failure]
@@ -95,12 +108,16 @@ def _break_off(found: Timeline, segment: Segment, failure: float, step: int) -> 
     return len(broken) + sum(r.end <= failure for r in broken)
 
 
-def _restart(found: Timeline, failures: Iterator[float], now: float, seconds: float, step: int) -> tuple[float, float]:
+def _restart(
+    found: Timeline, failures: Iterator[float], now: float, step: int, options: Options, needed: float
+) -> tuple[float, float]:
     """Start again after a failure, and again if that fails too. Returns the next failure and the time."""
     failure = next(failures)
-    while failure < now + seconds:
+    while failure < now + options.restart:
         found.incidents.append(Incident("restart", now, failure, step))
         found.incidents.append(Incident("failure", failure, failure, step))
         now, failure = failure, next(failures)
-    found.incidents.append(Incident("restart", now, now + seconds, step))
-    return failure, now + seconds
+        _check_progress(found, step, options, needed)
+    found.incidents.append(Incident("restart", now, now + options.restart, step))
+    _check_progress(found, step, options, needed)
+    return failure, now + options.restart

@@ -8,6 +8,9 @@ from typing import Any
 from ..search.decision import Decision
 from .result import Peak, Result, Usage
 
+SHOWN = 0.0005
+"""Shares below are a dash."""
+
 ORDER = ("generate", "tail", "forward", "train", "weights", "rows", "wake", "sleep", "offload", "reload", "idle")
 
 
@@ -51,7 +54,7 @@ def _times(result: Result, d: Decision) -> Iterator[str]:
 
 def _usage(usage: Iterable[Usage]) -> Iterator[str]:
     usage = list(usage)
-    kinds = [k for k in ORDER if any(u.shares.get(k, 0.0) > 0 for u in usage)]
+    kinds = [k for k in ORDER if any(u.shares.get(k, 0.0) >= SHOWN for u in usage)]
     wide = max([len("devices used"), *(len(f"{u.slot} ({u.devices})") for u in usage)])
     yield "devices used".ljust(wide) + "".join(k.rjust(10) for k in kinds)
     for u in usage:
@@ -119,7 +122,7 @@ def _time(seconds: float) -> str:
 
 
 def _share(share: float) -> str:
-    return f"{100 * share:.1f}%" if share else "–"
+    return f"{100 * share:.1f}%" if share >= SHOWN else "–"
 
 
 def _gib(size: float) -> str:

@@ -14,7 +14,7 @@ class Options:
     search leaves out; otherwise all takes the time that was decided. together: steps end together on all slots, as in
     a run, where every rank reports each step, and as the search counts; otherwise only what a task waits for holds it.
     mtbf: mean seconds between failures of the whole run; None: nothing fails. save_every: steps between commits; None:
-    no commits, except where runs fail (then 50, as `flowrun` has it). commit, restart: seconds of each.
+    one at the end, and every 50 steps where runs fail, as `flowrun` has it. commit, restart: seconds of each.
     """
 
     steps: int = 20

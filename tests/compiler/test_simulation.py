@@ -337,6 +337,12 @@ def test_lost_work_is_counted_apart() -> None:
     assert result.lost and all(r.end <= max(f.start for f in result.failures) for r in result.lost)
 
 
+@pytest.mark.parametrize(("restart", "mtbf"), [(10.0, 20.0), (1000.0, 60.0)])
+def test_a_run_that_never_gets_to_a_commit_is_given_up(restart: float, mtbf: float) -> None:
+    with pytest.raises(ValueError, match="the commit after step 0 is never reached"):
+        simulated(split(0), steps=40, mtbf=mtbf, save_every=20, restart=restart)
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
