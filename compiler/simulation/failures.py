@@ -13,7 +13,6 @@ from .events import Network, Ran, Seconds, play, unrolled
 from .result import Incident, Options
 from .tasks import Period
 
-
 MOST = 2000
 """Failures and restarts without a commit after which a run is given up."""
 
@@ -95,8 +94,8 @@ def _check_progress(found: Timeline, step: int, options: Options, needed: float)
     """Raise ValueError for a run that doesn't come to its next commit."""
     if len(found.incidents) >= MOST and all(i.step == step for i in found.incidents[-MOST:]):
         raise ValueError(
-            f"the commit after step {step} is never reached: a failure comes every {options.mtbf or 0:.4g} s, a restart "
-            f"takes {options.restart:.4g} s and the steps to that commit {needed:.4g} s; commit more often (--save-every)"
+            f"the commit after step {step} is never reached: a failure comes every {options.mtbf or 0:.4g} s, a "
+            f"restart takes {options.restart:.4g} s and the steps to it {needed:.4g} s; commit more often (--save-every)"
         )
 
 
