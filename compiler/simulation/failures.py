@@ -95,7 +95,7 @@ def _check_progress(found: Timeline, step: int, options: Options, needed: float)
     if len(found.incidents) >= MOST and all(i.step == step for i in found.incidents[-MOST:]):
         raise ValueError(
             f"the commit after step {step} is never reached: a failure comes every {options.mtbf or 0:.4g} s, a "
-            f"restart takes {options.restart:.4g} s and the steps to it {needed:.4g} s; commit more often (--save-every)"
+            f"restart takes {options.restart:.4g} s and the steps to it {needed:.4g} s: --save-every can be less"
         )
 
 
