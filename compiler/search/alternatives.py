@@ -12,11 +12,13 @@ from .partitions import Grouping, bound_of, groupings, restricted, units
 from .problem import Problem
 from .solve import Effort, Put, Solution, moves, searched, timed
 
-WIDER = (1.001, 1.05, 1.3, 2.0, 3.0)
-"""How many times slower than the best a grouping may be, tried in this order."""
+SLOWEST = 3.0
+"""Groupings that are more times slower than the best aren't followed."""
 
-SLOWEST = WIDER[-1]
-EFFORT = Effort(0.5, 0.01)
+WIDER = (1.01, 1.03, 1.1, 1.3, 2.0)
+"""How many times slower than its bound a grouping may be, tried in this order."""
+
+EFFORT = Effort(1.0, 0.01)
 LAYOUTS = 2
 """Other layouts of a phase that are told of."""
 
@@ -34,7 +36,7 @@ def _groupings(instance: Instance, best: Solution) -> Iterator[Alternative]:
     for what, grouping in named(instance.problem, instance.most_slots).items():
         if dict(grouping.slot) != _numbered(chosen, instance.problem):
             period = period_of(instance, grouping, best.period)
-            why = "" if period else f"more than {SLOWEST:g} times slower, or it doesn't fit"
+            why = "" if period else f"none was found that is at most {SLOWEST:g} times slower"
             yield Alternative(what, period, period / best.period - 1 if period else None, why)
 
 
@@ -79,19 +81,25 @@ def _numbered(slot: Mapping[str, int], problem: Problem) -> dict[str, int]:
 
 
 def period_of(instance: Instance, grouping: Grouping, best: float) -> float | None:
-    """The best period of a grouping; None if nothing that fits is within `SLOWEST` times the best of all.
+    """The best period of a grouping; None if none is found within `SLOWEST` times the best of all.
 
-    Looks among ever slower placements: of what is nearly as fast as the best, little is left to search.
+    Looks among ever slower placements, from the grouping's own bound on: of those near it, few are left to search.
     """
-    for factor in WIDER:
-        near = within(instance, best * factor)
-        bounded = bound_of(near, grouping, best * factor)
-        if bounded is not None:
-            candidates = reduced(restricted(near, bounded, best * factor))
-            found = searched(candidates, EFFORT, grouping.slot, best * factor).found
-            if found is not None:
-                return found.period
-    return None
+    limit = best * SLOWEST
+    bounded = bound_of(within(instance, limit), grouping, limit)
+    if bounded is None:
+        return None
+    tried = (_within(instance, grouping, min(limit, bounded.bound * factor)) for factor in WIDER)
+    return next((found for found in tried if found is not None), None)
+
+
+def _within(instance: Instance, grouping: Grouping, most: float) -> float | None:
+    near = within(instance, most)
+    bounded = bound_of(near, grouping, most)
+    if bounded is None:
+        return None
+    found = searched(reduced(restricted(near, bounded, most)), EFFORT, grouping.slot, most).found
+    return found.period if found else None
 
 
 # ---------------------------------------------------------------- layouts
