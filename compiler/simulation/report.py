@@ -11,7 +11,20 @@ from .result import Peak, Result, Usage
 SHOWN = 0.0005
 """Shares below are a dash."""
 
-ORDER = ("generate", "tail", "forward", "train", "weights", "rows", "wake", "sleep", "offload", "reload", "idle")
+ORDER = (
+    "generate",
+    "tail",
+    "forward",
+    "train",
+    "weights",
+    "rows",
+    "wake",
+    "sleep",
+    "offload",
+    "reload",
+    "stopped",
+    "idle",
+)
 
 
 def report_text(result: Result, decision: Decision, assumptions: Iterable[str] = ()) -> str:

@@ -72,7 +72,8 @@ class Incident:
 @dataclass(frozen=True)
 class Usage:
     """What the devices of a slot did. busy: seconds by kind of phase or transfer. tail: of `generate`, the mean part in
-    which a replica had ended and waited for the longest. total: seconds of the run.
+    which a replica had ended and waited for the longest. total: seconds of the run; stopped: of these, what went into
+    commits, restarts and work that was lost.
     """
 
     slot: str
@@ -80,16 +81,19 @@ class Usage:
     busy: Mapping[str, float]
     tail: float
     total: float
+    stopped: float = 0.0
 
     @property
     def shares(self) -> dict[str, float]:
-        """Fractions of the time by what was done, `tail` and `idle` among them. They sum to 1."""
+        """Fractions of the time by what was done, `tail`, `stopped` and `idle` among them. They sum to 1."""
         if self.total <= 0:
             return {"idle": 1.0}
         shares = {kind: seconds / self.total for kind, seconds in self.busy.items()}
         if self.tail:
             shares["generate"] -= self.tail / self.total
             shares["tail"] = self.tail / self.total
+        if self.stopped:
+            shares["stopped"] = self.stopped / self.total
         return {**shares, "idle": max(0.0, 1.0 - sum(shares.values()))}
 
     @property

@@ -25,14 +25,15 @@ class Simulation:
         period = period_of(self.decision, as_decided=not self.options.drawn)
         found = timeline(period, self.durations.seconds, self.options)
         ran = tuple(r for s in found.segments for r in s.ran)
+        useful = sum(s.end - s.start for s in found.segments)
         return Result(
             self.options,
             period.staleness,
             tuple(_steps(found)),
-            tuple(self._usage(slot, ran, found.end) for slot in self.decision.slots),
+            tuple(self._usage(slot, ran, found.end, useful) for slot in self.decision.slots),
             tuple(_peak(self.decision, slot, ran) for slot in self.decision.slots),
             found.end,
-            sum(s.end - s.start for s in found.segments),
+            useful,
             found.events,
             most_queued(ran),
             tuple(found.incidents),
@@ -40,14 +41,14 @@ class Simulation:
             tuple(found.lost),
         )
 
-    def _usage(self, slot: Slot, ran: Iterable[Ran], total: float) -> Usage:
+    def _usage(self, slot: Slot, ran: Iterable[Ran], total: float, useful: float) -> Usage:
         busy: dict[str, float] = defaultdict(float)
         tail = 0.0
         for r in ran:
             if slot.name in r.task.slots:
                 busy[r.task.kind] += r.end - r.start
                 tail += self.durations.tail(r.task, r.period)
-        return Usage(slot.name, slot.devices, dict(busy), tail, total)
+        return Usage(slot.name, slot.devices, dict(busy), tail, total, max(0.0, total - useful))
 
 
 def _steps(found: Timeline) -> Iterable[Step]:

@@ -334,6 +334,9 @@ def test_lost_work_is_counted_apart() -> None:
     for i in result.incidents:
         spent[i.kind] += i.lost if i.kind == "failure" else i.end - i.start
     assert result.elapsed == pytest.approx(result.useful + sum(spent.values()))
+    for usage in result.usage:
+        assert usage.shares["stopped"] == pytest.approx(1 - result.goodput)
+        assert sum(usage.shares.values()) == pytest.approx(1)
     assert result.lost and all(r.end <= max(f.start for f in result.failures) for r in result.lost)
 
 
