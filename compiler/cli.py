@@ -37,7 +37,12 @@ def parser() -> argparse.ArgumentParser:
     _target_options(e)
     _placement_options(e)
     e.add_argument("--format", choices=("text", "json"), default="text")
-    g = commands.add_parser("graph", help="draw which phase runs on which devices, and what moves between them")
+    g = commands.add_parser(
+        "graph",
+        help="draw which phase runs on which devices, and what moves between them",
+        description="Draw which phase runs on which devices, and what moves between them. FLOW may also be a .json file"
+        " that holds a plan or a placement decision.",
+    )
     _source_options(g)
     _target_options(g)
     _placement_options(g)

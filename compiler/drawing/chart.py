@@ -131,10 +131,22 @@ class _Chart:
             largest = max(rects, key=lambda r: r.w)
             if self._narrow(bar):
                 x = max(largest.x + largest.w / 2, free + BADGE)
-                free = x + BADGE + 2
-                yield BarBox(bar, rects, badge=(x, rect.y - OUTSIDE + 7), outside=True)
+                texts = tuple(self._beside(bar, x, rect.y - OUTSIDE + 11, free))
+                free = max([x + BADGE, *(t.rect.right for t in texts)]) + 2
+                yield BarBox(bar, rects, texts, (x, rect.y - OUTSIDE + 7), outside=True)
             else:
                 yield BarBox(bar, rects, tuple(self._texts(bar, largest)), (largest.x + PAD + BADGE - 3, rect.y + 12.5))
+
+    def _beside(self, bar: Bar, x: float, y: float, free: float) -> Iterator[Text]:
+        """The step of a bar whose number is above it: right of the number, or left where the picture ends."""
+        if not self._steps:
+            return
+        right = Text(x + BADGE + 3, y, bar.step_text, LABEL, "line")
+        left = Text(x - BADGE - 3, y, bar.step_text, LABEL, "line", "end")
+        if right.rect.right <= self.plot.right:
+            yield right
+        elif left.rect.x >= free:
+            yield left
 
     def _texts(self, bar: Bar, rect: Rect) -> Iterator[Text]:
         """The name and the seconds in a bar, as far as they fit."""

@@ -17,7 +17,8 @@ def dot(scene: Scene) -> str:
 def _lines(scene: Scene) -> Iterator[str]:
     yield f"digraph {quoted(scene.title)} {{"
     says = f"{scene.title}, {scene.subtitle}: " + ", ".join(f"{f.label.lower()} {f.value}" for f in scene.facts)
-    yield f'  graph [rankdir=LR, newrank=true, label={quoted(says)}, labelloc=t, fontname="Helvetica", nodesep=0.3, ranksep=0.8];'
+    yield f"  graph [label={quoted(says)}, labelloc=t, rankdir=LR, newrank=true, nodesep=0.3, ranksep=0.8];"
+    yield '  graph [fontname="Helvetica"];'
     yield '  node [shape=box, style="rounded,filled", fontname="Helvetica", fontsize=11];'
     yield '  edge [fontname="Helvetica", fontsize=10];'
     ids = {n.id: f"n{i}" for i, n in enumerate(scene.nodes, 1)}

@@ -139,10 +139,12 @@ def chart_faults(scene: Scene, chart: Chart) -> list[str]:
     ]
     for box in phases:
         largest = max(box.rects, key=lambda r: r.w)
-        wrong += [f"{t.text!r} leaves its bar" for t in box.texts if not largest.holds(t.rect)]
+        wrong += [f"{t.text!r} leaves its bar" for t in box.texts if not (box.outside or largest.holds(t.rect))]
         wrong += [
             f"{box.bar.of} leaves the plot" for r in box.rects if r.x < chart.plot.x - 0.1 or r.right > chart.width
         ]
+    texts = [t.rect for b in phases for t in b.texts] + [t.rect for t in (*chart.marks, *chart.ticks)]
+    wrong += [f"texts at {a} and {b}" for a, b in combinations(texts, 2) if a.meets(b)]
     marks = [b.badge for b in phases if b.badge and b.outside]
     wrong += [f"numbers at {a} and {b}" for a, b in combinations(marks, 2) if abs(a[0] - b[0]) < 17 and a[1] == b[1]]
     return wrong

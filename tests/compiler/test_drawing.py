@@ -241,7 +241,7 @@ def test_any_scene_is_drawn_without_a_fault(scene: Scene) -> None:
 spans = st.tuples(st.floats(0, 30), st.floats(0.001, 9))
 
 
-@given(st.lists(spans, min_size=1, max_size=8), st.floats(300, 3000))
+@given(st.lists(spans, min_size=1, max_size=8), st.floats(720, 3000))
 @settings(max_examples=100, deadline=None, derandomize=True)
 def test_any_time_line_is_drawn_without_a_fault(found: list[tuple[float, float]], wide: float) -> None:
     """Phases in turn, also such as begin before the period ends and end after that."""
@@ -249,7 +249,7 @@ def test_any_time_line_is_drawn_without_a_fault(found: list[tuple[float, float]]
     for number, (gap, length) in enumerate(found, 1):
         start = at + gap / 10
         at = start + length
-        bars.append(Bar(f"p{number}", "forward", f"phase.{number}", number, ("lane",), start, at))
+        bars.append(Bar(f"p{number}", "forward", f"phase.{number}", number, ("lane",), start, at, number % 2))
     timeline = Timeline(at - bars[0].start + 1, ("lane",), tuple(bars), (0.5,))
     scene = Scene("any", "scene", (), (Lane("lane"),), (), (), timeline)
     thin = min(b.end - b.start for b in bars) / timeline.period * (wide - 160)
