@@ -71,9 +71,33 @@ class Solution:
 def solve(instance: Instance, effort: Effort | None = None) -> Solution | None:
     """The best placement; None if there is none. Raises NoSolver."""
     effort = effort or Effort()
-    best = searched(reduced(one_slot(instance)), Effort(1.0, 0.01)).found
+    best = searched(reduced(one_slot(instance)), Effort(0.4, 0.02)).found
     best = best or searched(instance, Effort(5.0, 0.5)).found
-    return _improved(within(instance, best.period), best, effort) if best else None
+    if best is None:
+        return None
+    best = _near_the_bound(instance, best)
+    return _improved(within(instance, best.period), best, effort)
+
+
+NEAR = (1.01, 1.03, 1.1)
+"""How many times longer than the lowest bound a period may be that is looked for first."""
+
+
+def _near_the_bound(instance: Instance, best: Solution) -> Solution:
+    """A better placement, if there is one near the lowest bound of all groupings: of those, few are left to search."""
+    waiting = promising(within(instance, best.period), best.period)
+    for most in (waiting[0].bound * factor for factor in NEAR if waiting):
+        if most >= best.period:
+            return best
+        near = within(instance, most)
+        tried = (
+            searched(reduced(restricted(near, g, most)), Effort(0.5, 0.005), g.slot, most).found
+            for g in promising(near, most)
+        )
+        found = min((f for f in tried if f is not None), key=lambda f: f.period, default=best)
+        if found.period < best.period:
+            return found
+    return best
 
 
 def _improved(instance: Instance, best: Solution, effort: Effort) -> Solution:
