@@ -15,7 +15,7 @@ from ... import plan as p
 from ...placement import Placement, Spot
 from .holdings import Holdings
 from .moves import finished
-from .operators import Layer
+from .regions import Layer
 from .scope import Scope
 from .sites import Axes, Site, references
 
