@@ -34,7 +34,8 @@ def alternatives(instance: Instance, best: Solution) -> tuple[Alternative, ...]:
 def _groupings(instance: Instance, best: Solution) -> Iterator[Alternative]:
     chosen = {name: put.slot for name, put in best.puts.items()}
     for what, grouping in named(instance.problem, instance.most_slots).items():
-        if dict(grouping.slot) != _numbered(chosen, instance.problem):
+        is_chosen = dict(grouping.slot) == _numbered(chosen, instance.problem)
+        if not is_chosen and grouping.slots <= instance.devices:
             period = period_of(instance, grouping, best.period)
             why = "" if period else f"none was found that is at most {SLOWEST:g} times slower"
             yield Alternative(what, period, period / best.period - 1 if period else None, why)

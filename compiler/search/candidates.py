@@ -237,7 +237,7 @@ def space(instance: Instance, cluster: Cluster) -> tuple[str, ...]:
         "recomputation; optimizer states, frozen weights and engines awake or in host memory between their phases",
         "phases that share the weights of a model, generation left out, are on one group and lie alike; groups don't "
         "overlap; every order of phases on a group",
-        f"{number} candidates; only those were left out that another equals or beats in seconds, resident and "
-        "transient memory",
+        f"{number} candidates: all but those that another equals or beats in seconds, resident and transient memory; "
+        "those left unsearched are in no placement faster than the bound",
         "not searched: context and expert parallelism, interleaved pipelines, rows' way between groups",
     )

@@ -40,7 +40,7 @@ def _slot(decision: Decision, name: str) -> Iterator[str]:
 
 
 def _phase(phase: Phase) -> Iterator[str]:
-    ahead = f", {phase.ahead} steps ahead" if phase.ahead else ""
+    ahead = f", {phase.ahead} step{'s' if phase.ahead > 1 else ''} ahead" if phase.ahead else ""
     micro = f", micro={phase.layout.micro}" if phase.layout.micro else ""
     yield f"    {phase.name:<18} {_s(phase.start)} to {_s(phase.end)}{ahead}   {phase.layout}{micro}"
     parts = sorted(((v, k) for k, v in phase.parts.items() if v >= 0.001 * phase.seconds), reverse=True)

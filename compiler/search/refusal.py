@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from ..cluster import Cluster, Node
+from .bounds import one_slot
 from .candidates import Finder, Limits, instance_of
 from .decision import Bytes
 from .instance import Candidate, Instance, Request
@@ -12,6 +14,9 @@ from .requests import conflicting
 from .solve import is_possible
 
 GB = 1e9
+TIMES = (2, 4, 8, 16, 32)
+"""How many times more devices are tried, to say how many are enough."""
+
 ENDLESS = 1e18
 """Bytes of a device for which memory never decides."""
 
@@ -90,7 +95,23 @@ def _nearest(instance: Instance, prices: Prices, limits: Limits, lines: tuple[Re
                     shown = list(dict.fromkeys(str(c.layout) for c in near))[:2]
                     return f"`{name}` fits with {' or with '.join(shown)}"
         return "leave a line out, or give more devices"
-    return "give more devices or larger ones, smaller micro-batches (`micro=`), or shorter sequences"
+    enough = _enough(instance, prices, limits)
+    if enough is not None:
+        return f"it fits on {enough} of these devices; fewer may do with shorter sequences"
+    return "give more devices or larger ones, or shorter sequences"
+
+
+def _enough(instance: Instance, prices: Prices, limits: Limits) -> int | None:
+    """How many devices of that kind are enough, among twice, four times, … as many."""
+    device = prices.cluster.nodes[0].device
+    for times in TIMES:
+        devices = times * prices.cluster.devices
+        each = min(devices, max(device.per_node, prices.cluster.nodes[0].devices))
+        larger = Cluster(f"{devices}x{device.name}", (Node(device, each),) * (devices // each))
+        more = replace(prices, cluster=larger)
+        if is_possible(one_slot(instance_of(instance.problem, more, (), limits, instance.memory))):
+            return larger.devices
+    return None
 
 
 def _distance(candidate: Candidate, request: Request) -> tuple[float, float]:

@@ -65,3 +65,9 @@ def test_scaling_saturates() -> None:
     """Twice the devices give less than twice the speed, the less the more there are."""
     periods = [best("codellama-34b", n).period for n in (32, 64, 128)]
     assert 1 < periods[1] / periods[2] < periods[0] / periods[1] < 2
+
+
+@pytest.mark.parametrize("devices", [128, 1024])
+def test_ppo_on_many_devices_is_proven(devices: int) -> None:
+    found = best("llama-2-7b", devices)
+    assert found.gap <= 0.02 and found.booleans < 20_000

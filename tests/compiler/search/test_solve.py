@@ -37,3 +37,18 @@ def test_its_times_are_those_of_its_phases(instance: Instance) -> None:
         assert max(end.values()) == pytest.approx(found.period)
         for phase in instance.problem.phases:
             assert all(start[phase.name] >= end[a] for a in phase.after)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@given(instances())
+def test_the_period_holds_every_load_and_every_cycle(instance: Instance) -> None:
+    """A period is no shorter than what a slot has to do, nor than the cycle of weights divided by k + 1."""
+    found = solve(instance)
+    if found is not None:
+        for slot in {put.slot for put in found.puts.values()}:
+            load = sum(put.candidate.seconds for put in found.puts.values() if put.slot == slot)
+            assert found.period >= load - 1e-9
+        for train, generate in instance.problem.sampled_after_training():
+            ahead = instance.problem.phase(generate).ahead
+            around = sum(found.puts[x].candidate.seconds for x in (train, generate)) + found.moved[generate].seconds
+            assert found.period >= around / (ahead + 1) - 1e-9
