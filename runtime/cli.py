@@ -48,6 +48,9 @@ def parser() -> argparse.ArgumentParser:
     )
     p.add_argument("--base", type=Path, help="the flow's folder, if a plan is run from elsewhere")
     p.add_argument("--no-tensorboard", action="store_true", help="write no TensorBoard events")
+    p.add_argument(
+        "--profile", action="store_true", help="time the phases; --out/profile.json is for `flowc calibrate`"
+    )
     _rank_options(p.add_argument_group("many ranks"))
     return p
 
@@ -110,6 +113,8 @@ def refused(args: argparse.Namespace) -> str | None:
         return "--resume goes on with a run and --overwrite replaces it: give one of them"
     if args.set and args.flow.endswith(".json"):
         return "a plan's parameters are fixed: compile the flow again with --set"
+    if args.profile and args.dtype == "float64":
+        return "--profile is for --dtype float32 or bfloat16: the cost model knows no float64"
     for name in ("steps", "save_every", "micro", "threads", "nproc", "nnodes"):
         value = getattr(args, name)
         if value is not None and value < 1:

@@ -21,6 +21,7 @@ from .execution.stopping import stop_requests
 from .models.loading import Role
 from .ranks.world import ALONE, World
 from .telemetry import Telemetry
+from .telemetry.profile import Profile
 from .telemetry.telemetry import METRICS
 from .threads import default_threads, set_threads
 
@@ -40,7 +41,7 @@ def run_plan(data: bytes, args: argparse.Namespace, world: World = ALONE) -> Non
     _check_device(args.device)
     if args.device == "cuda" and world.size > 1:
         torch.cuda.set_device(world.local_rank)
-    session = Session(plan, _settings(plan, args, world), world)
+    session = Session(plan, _settings(plan, args, world), world, profile=Profile() if args.profile else None)
     with _default_dtype(session.settings.number), _memory_errors():
         if commit is not None:
             check_resumable(commit, session)
@@ -200,6 +201,8 @@ def _execute(
     world = session.world
     with _telemetry(session, out, data, commit, args) as telemetry, stop_requests(world.rank, world.size) as stopping:
         Run(session, out, telemetry, store, args.save_every, first, queues, stopping).execute()
+        if session.profile is not None:
+            session.profile.write(world, session.plan.flow, out)
 
 
 @contextmanager

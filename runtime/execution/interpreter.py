@@ -119,7 +119,8 @@ def run_block(block: Iterable[Instruction], env: Env) -> None:
     for instruction in block:
         env.session.world.place = env.told(instruction)
         try:
-            result = HANDLERS[instruction.op](instruction, env)
+            handler, profile = HANDLERS[instruction.op], env.session.profile
+            result = profile.timed(handler, instruction, env) if profile else handler(instruction, env)
         except NotNumbersError as error:
             raise error.named(_blamed(error, instruction, env)) from None
         if result is not None:

@@ -15,6 +15,7 @@ from ..engines import Engine, make_engine
 from ..models.loading import Role, directory_digest, load_tokenizer
 from ..ranks.channel import Channel
 from ..ranks.world import ALONE, World
+from ..telemetry.profile import Profile
 from .naming import Names
 from .optimizer import Trainer
 
@@ -63,7 +64,7 @@ class Snapshot:
 
 @dataclass
 class Session:
-    """plan: what this rank does of a plan. whole: the plan for all ranks."""
+    """plan: what this rank does of a plan. whole: the plan for all ranks. profile: of a run that is timed."""
 
     plan: Plan
     settings: Settings
@@ -76,6 +77,7 @@ class Session:
     snapshots: dict[str, Snapshot] = field(default_factory=dict)
     counters: Counters = field(default_factory=Counters)
     steps: int = 0
+    profile: Profile | None = None
     device_groups: dict[str, ProcessGroup] = field(default_factory=dict)
     _engines: dict[str, Engine] = field(default_factory=dict)
     _kept: dict[str, Role] = field(default_factory=dict)
