@@ -8,7 +8,7 @@ import pytest
 from torch._C._distributed_c10d import PrefixStore
 
 from shardflow.runtime.errors import RunError
-from shardflow.runtime.ranks import ALONE, World
+from shardflow.runtime.ranks import World
 from shardflow.runtime.ranks.rollcall import call_roll
 
 from . import standin
@@ -66,5 +66,7 @@ def test_without_a_launcher_it_says_how_ranks_are_started(monkeypatch: pytest.Mo
 
 
 def test_a_world_of_one_needs_nobody() -> None:
-    assert (ALONE.rank, ALONE.size, ALONE.channel("world").ranks) == (0, 1, (0,))
-    assert ALONE.where(0) == "the start"
+    world = World()
+    world.open({"world": (0,)})
+    assert (world.rank, world.size, world.channel("world").ranks) == (0, 1, (0,))
+    assert world.where(0) == "the start"
