@@ -203,9 +203,10 @@ def run_trl(folder: Path, steps: int, workload: str) -> None:
             gate.report()
 
     rows = [json.loads(line) for line in (folder / "train.jsonl").read_text().splitlines()]
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
     config = GRPOConfig(
         output_dir=str(folder / "trl"), use_cpu=True, bf16=False, report_to="none", save_strategy="no",
-        per_device_train_batch_size=PROMPTS * SAMPLES // int(os.environ.get("WORLD_SIZE", "1")), gradient_accumulation_steps=1, steps_per_generation=1,
+        per_device_train_batch_size=PROMPTS * SAMPLES // ranks, gradient_accumulation_steps=1, steps_per_generation=1,
         num_generations=SAMPLES, num_iterations=1, max_completion_length=64 if workload == "ragged" else FIXED_TOKENS,
         max_steps=steps, logging_steps=1, learning_rate=1e-3, lr_scheduler_type="constant", loss_type="grpo",
         beta=0.0, temperature=1.0, top_k=0, top_p=1.0, seed=0, use_vllm=False, disable_tqdm=True,
