@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 __all__ = [
     "Batch", "Group", "PerSequence", "Ragged",  # hints of Python operators
     "Definition", "FlowDefinition", "Model", "Prompts", "Samples", "State", "Steps", "Tokens", "Value", "a100",
-    "a100_40", "a100_80", "abs", "adamw", "b200", "causal_lm", "clamp", "cluster", "collect", "comb", "count", "cpu",
-    "define", "ema", "every", "exp", "expand", "flow", "flows_of", "frozen", "gb200", "h100", "h100_96", "h20",
-    "h200", "keep", "keep_rows", "l40s", "ln", "load_flow", "local", "log_sigmoid", "max", "maximum", "mean",
+    "a100_40", "a100_80", "a800", "abs", "adamw", "b200", "causal_lm", "clamp", "cluster", "collect", "comb", "count",
+    "cpu", "define", "ema", "every", "exp", "expand", "flow", "flows_of", "frozen", "gb200", "h100", "h100_96", "h20",
+    "h200", "h800", "keep", "keep_rows", "l40s", "ln", "load_flow", "local", "log_sigmoid", "max", "maximum", "mean",
     "metric", "min", "minimize", "minimum", "nodes", "place", "put", "quantile", "rank", "read", "reward_model",
     "sigmoid", "sqrt", "state", "std", "step", "stop_gradient", "sum", "update", "use", "value_model", "var", "when",
     "where",

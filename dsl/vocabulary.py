@@ -167,7 +167,10 @@ ROLLOUT_FIELDS: Mapping[str, tuple[str, str]] = {
 }
 """Fields of a rollout: dtype and the axis they have (`sample` is the prompt itself where no `n=` was given)."""
 
-DEVICES = ("local", "cpu", "a100", "a100_40", "a100_80", "h100", "h100_96", "h200", "h20", "b200", "gb200", "l40s")
+DEVICES = (
+    "local", "cpu", "a100", "a100_40", "a100_80", "a800", "h100", "h100_96", "h800", "h200", "h20", "b200", "gb200",
+    "l40s",
+)  # fmt: skip
 """Cluster constructors; `local` is what the machine has."""
 
 CLUSTER_OPTIONS: Options = {

@@ -57,6 +57,7 @@ def test_a_string_that_names_none_is_refused(text: str, said: str) -> None:
 
 
 def test_every_device_of_the_language_is_known() -> None:
+    assert set(DEVICES) == {*PRESETS, "a100", "local"}
     for name in set(DEVICES) - {"local"}:
         device = device_named(name)
         assert min(device.flops, device.memory, device.bandwidth, device.link, device.nic, device.host) > 0
