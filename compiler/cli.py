@@ -53,7 +53,11 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _calibrate_options(p: argparse.ArgumentParser) -> None:
-    p.add_argument("rows", type=Path, help="a JSON file: a list of measured rows")
+    p.description = (
+        "Compare the cost model with measured rows, which docs/cost_model.md describes. "
+        "Without rows, print its constants."
+    )
+    p.add_argument("rows", nargs="?", type=Path, help="a JSON file: a list of measured rows (docs/cost_model.md)")
     p.add_argument("--profile", type=Path, metavar="FILE", help="constants to predict with, written by --fit")
     p.add_argument("--fit", type=Path, metavar="FILE", help="fit the constants to the rows first, and write them here")
     p.add_argument("--format", choices=("text", "json"), default="text")

@@ -145,16 +145,16 @@ def read_rows(path: Path) -> list[Row]:
 def _row(path: Path, number: int, entry: Any) -> Row:
     if not isinstance(entry, dict):
         raise RowError(f"{path.name}: row {number} is no object")
-    name = entry.get("id", f"number {number}")
+    name = f"`{entry['id']}`" if "id" in entry else str(number)
     phase = entry.get("phase")
     if phase not in MEASURED:
         said = "`phase` is missing" if phase is None else f"`phase` is `{phase}`"
-        raise RowError(f"{path.name}, row `{name}`: {said}; it is one of {', '.join(MEASURED)}")
+        raise RowError(f"{path.name}, row {name}: {said}; it is one of {', '.join(MEASURED)}")
     try:
         row: Row = msgspec.convert(_known(entry, phase), TrainRow | GenerateRow | StepRow)
         _usable(row)
     except (msgspec.ValidationError, RowError, ClusterError, ShapeError) as error:
-        raise RowError(f"{path.name}, row `{name}`: {_plain(str(error), name)}") from None
+        raise RowError(f"{path.name}, row {name}: {_plain(str(error), name)}") from None
     return row
 
 
@@ -179,7 +179,7 @@ def _numbered(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
 
 
 def _plain(message: str, name: object) -> str:
-    return message.replace("$.", "").replace("Object missing", "missing").removeprefix(f"row `{name}`: ")
+    return message.replace("$.", "").replace("Object missing", "missing").removeprefix(f"row {name}: ")
 
 
 def _usable(row: Row) -> None:

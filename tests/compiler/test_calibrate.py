@@ -130,6 +130,14 @@ def test_a_wrong_profile_or_file_is_said(capsys: Output, tmp_path: Path) -> None
     assert status == 2 and "can't open" in err
 
 
+def test_without_rows_it_prints_the_constants_and_their_origin(capsys: Output) -> None:
+    assert main(["calibrate"]) == 0
+    out = capsys.readouterr().out
+    assert "matmul     0.703" in out and "docs/cost_model.md" in out
+    assert main(["calibrate", "--fit", "mine.toml"]) == 2
+    assert "`--fit` needs measured rows" in capsys.readouterr().err
+
+
 # ---------------------------------------------------------------- rows
 
 TRAIN: dict[str, Any] = {
@@ -165,7 +173,7 @@ def written(folder: Path, *entries: Any) -> Path:
         (wrong(TRAIN, sequence="gone"), "row `a`: missing required field `sequence`"),
         (wrong(GENERATE, response="gone"), "row `b`: missing required field `response`"),
         (wrong(STEP, max_response="gone"), "row `c`: missing required field `max_response`"),
-        (wrong(TRAIN, id="gone"), "row `number 0`: missing required field `id`"),
+        (wrong(TRAIN, id="gone"), "row 0: missing required field `id`"),
         (wrong(TRAIN, devices="many"), "row `a`: Expected `int`, got `str` - at `devices`"),
         (wrong(TRAIN, devices=0), "row `a`: `devices` is 0; it is a number above 0"),
         (wrong(TRAIN, model="llama-9"), "row `a`: the shape of model `llama-9` isn't known"),
