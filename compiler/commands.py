@@ -109,7 +109,18 @@ def checked_for(source: Source, name: str | None, args: argparse.Namespace) -> C
     from .planning import placed, wishes_of  # only now: a check needs none of the search
 
     wishes = wishes_of(args)
-    return placed(_checked(source, name, args.set, Target(planned=True)), wishes)
+    if getattr(args, "require_sources", False):  # for a run, which needs them
+        return placed(_checked(source, name, args.set, Target(planned=True)), wishes)
+    return placed(checked_to_plan(source, name, args.set), wishes)
+
+
+def checked_to_plan(source: Source, name: str | None, settings: Sequence[str]) -> Checked:
+    """The flow checked for a placement, which needs neither data nor weights: no warning of missing ones."""
+    try:
+        checked = _checked(source, name, settings, Target(planned=True))
+    except FlowError as error:
+        raise FlowError([d for d in error.diagnostics if d.code not in MISSING]) from None
+    return replace(checked, warnings=tuple(d for d in checked.warnings if d.code not in MISSING))
 
 
 def _require_sources(checked: Checked) -> None:

@@ -1,5 +1,6 @@
 """What a step's cost depends on and a flow doesn't say: how long prompts and responses are."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 DEFAULT_PROMPT = 512
@@ -32,8 +33,9 @@ class Lengths:
         longest = self.longest or limit or 2 * mean
         return mean, max(mean, min(longest, limit) if limit else longest)
 
-    def stated(self) -> tuple[str, ...]:
-        """The assumptions in words, each with the option that replaces it."""
+    def stated(self, limits: Iterable[int] = ()) -> tuple[str, ...]:
+        """The assumptions in words, each with the option that replaces it. limits: new tokens of draws at most."""
+        limits = tuple(limits)
         said = []
         if self.prompt is None:
             said.append(f"prompts have {DEFAULT_PROMPT} tokens (`--prompt-tokens` says otherwise)")
@@ -42,17 +44,20 @@ class Lengths:
                 "responses have half of their `max_new_tokens` on average, the longest all of them "
                 "(`--response-tokens MEAN,LONGEST` says otherwise)"
             )
+        if limits and max(self.longest or 0, self.response or 0) > max(limits):
+            said.append(f"no response is longer than {max(limits)} tokens, its `max_new_tokens`")
         return tuple(said)
 
 
 def parse_lengths(prompt: str | None, response: str | None) -> Lengths:
     """`--prompt-tokens 1024` and `--response-tokens 512,2048`. Raises BadLength."""
-    mean, comma, longest = (response or "").partition(",")
-    return Lengths(
-        _tokens("--prompt-tokens", prompt) if prompt else None,
-        _tokens("--response-tokens", mean) if response else None,
-        _tokens("--response-tokens", longest) if comma else None,
-    )
+    first, comma, last = (response or "").partition(",")
+    mean = _tokens("--response-tokens", first) if response else None
+    longest = _tokens("--response-tokens", last) if comma else None
+    if mean and longest and mean > longest:
+        help = f"write MEAN,LONGEST, `{longest},{mean}`"
+        raise BadLength(f"`--response-tokens {response}`: a mean of {mean} is above the longest, {longest}: {help}")
+    return Lengths(_tokens("--prompt-tokens", prompt) if prompt else None, mean, longest)
 
 
 def _tokens(option: str, text: str) -> int:

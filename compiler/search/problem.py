@@ -10,7 +10,7 @@ from .. import plan as p
 from .assumptions import Lengths
 from .decision import Kind, Operator, Quantity
 from .dependencies import Found, dependencies
-from .workload import Counts, Workload, arithmetic, counted, workload_of
+from .workload import Counts, Workload, arithmetic, counted, limits_of, workload_of
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def problem_of(plan: p.Plan, lengths: Lengths | None = None) -> Problem:
         found.operators,
         max((a.staleness for a in plan.ahead), default=0),
         arithmetic(plan, counts),
-        (*lengths.stated(), *counts.assumptions, *found.assumptions),
+        (*lengths.stated(limits_of(plan)), *counts.assumptions, *found.assumptions),
     )
 
 

@@ -90,8 +90,7 @@ def _depth(axis: p.Axis, plan: p.Plan) -> int:
 
 def _sequences(i: p.Instruction, rows: Mapping[str, int], lengths: Lengths, plan: p.Plan) -> Workload | None:
     if i.op == "generate":
-        limit = i.args.get("max_new_tokens", i.attrs.get("max_new_tokens"))
-        mean, longest = lengths.responses(limit if isinstance(limit, int) else None)
+        mean, longest = lengths.responses(_limit(i))
         samples = rows.get(i.attrs["rows"], ASSUMED_ROWS)
         return Workload(samples, lengths.prompt_tokens, mean, longest, samples // int(i.attrs.get("n") or 1))
     axis = re.fullmatch(r"(?:sequences|rollout)\[(.+)\]", i.type)
@@ -100,6 +99,17 @@ def _sequences(i: p.Instruction, rows: Mapping[str, int], lengths: Lengths, plan
         samples = rows.get(axis[1], ASSUMED_ROWS)
         return Workload(samples, lengths.prompt_tokens, mean, longest, samples)
     return None
+
+
+def _limit(i: p.Instruction) -> int | None:
+    """New tokens of a draw at most; None where that is known only at run time."""
+    limit = i.args.get("max_new_tokens", i.attrs.get("max_new_tokens"))
+    return limit if isinstance(limit, int) else None
+
+
+def limits_of(plan: p.Plan) -> tuple[int, ...]:
+    """The limits of the plan's draws, those that are known."""
+    return tuple(limit for i in plan.walk() if i.op == "generate" and (limit := _limit(i)) is not None)
 
 
 def _every(plan: p.Plan) -> dict[str, int]:

@@ -9,12 +9,11 @@ from pathlib import Path
 
 from ...dsl.diagnostics import FlowError
 from ..cluster import Cluster, Node
-from ..commands import report
-from ..compilation import Checked, check_flow, choose_flow, load_source
-from ..passes.check.place import Target
+from ..commands import checked_to_plan, report
+from ..compilation import Checked, load_source
 from ..planning import Wishes, wishes_of
 from ..search.decision import Decision, decode
-from ..targets import BadSetting, parse_settings, split_target
+from ..targets import BadSetting, split_target
 from .durations import Durations
 from .report import as_json, report_json, report_text
 from .result import Options, Result
@@ -39,7 +38,7 @@ def simulate_command(args: argparse.Namespace) -> int:
     source = None
     try:
         source = load_source(path, name)
-        checked = check_flow(source, choose_flow(source, name), parse_settings(args.set), Target(planned=True))
+        checked = checked_to_plan(source, name, args.set)
         report(checked.warnings, source.loader.sources, args.format, quiet_json=True)
         if args.vary:
             return _scaling(args, options, checked)

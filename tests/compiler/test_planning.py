@@ -156,3 +156,22 @@ def test_without_a_solver_it_says_how_to_get_one(
     path = str(bench.write(flow()))
     status, _, err = run(capsys, "compile", path, "--target", "multi", "--cluster", "2xH100", *SMALL)
     assert status == 2 and "pip install 'shardflow[plan]'" in err
+
+
+def test_a_mean_above_the_longest_response_is_refused(bench: Workbench, capsys: Output) -> None:
+    args = ["--cluster", "4xH100", "--model", "policy=qwen2.5-0.5b", "--response-tokens", "64,32"]
+    status, _, err = run(capsys, "explain", str(bench.write(flow())), *args)
+    assert status == 2 and "a mean of 64 is above the longest, 32" in err
+
+
+def test_responses_above_the_flows_limit_are_told_of(bench: Workbench, capsys: Output) -> None:
+    args = ["--cluster", "4xH100", "--model", "policy=qwen2.5-0.5b", "--response-tokens", "16,4096"]
+    _, out, _ = run(capsys, "explain", str(bench.write(flow())), *args)
+    assert "no response is longer than 32 tokens" in out
+
+
+@pytest.mark.parametrize("command", [["simulate", "--steps", "2"], ["graph"], ["compile", "--target", "multi"]])
+def test_planning_warns_of_no_files_it_does_not_need(bench: Workbench, capsys: Output, command: list[str]) -> None:
+    path = str(bench.write(flow().replace("train.jsonl", "elsewhere.jsonl")))
+    status, _, err = run(capsys, command[0], path, *command[1:], "--cluster", "4xH100", *SMALL)
+    assert status == 0 and not err
