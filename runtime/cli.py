@@ -7,6 +7,7 @@ import warnings
 from pathlib import Path
 
 from .compiling import Compiling
+from .ranks.address import parsed
 
 DESCRIPTION = """Run a flow: a .flow file, FILE:FLOW, algo.py:FLOW, or a compiled plan (.json)."""
 
@@ -102,8 +103,8 @@ def main(argv: list[str] | None = None) -> int:
 
             return launch(args, sys.argv[1:] if argv is None else argv)
         return _run(args)
-    except KeyboardInterrupt:
-        print("stopped; `--resume` goes on from the last commit", file=sys.stderr)
+    except KeyboardInterrupt as stop:
+        print(str(stop) or "stopped", file=sys.stderr)
         return 130
 
 
@@ -132,6 +133,9 @@ def _refused_ranks(args: argparse.Namespace) -> str | None:
         return "--target multi needs --nproc, the number of ranks on this node"
     if nodes > 1 and args.rdzv_endpoint is None:
         return "--nnodes needs --rdzv-endpoint HOST:PORT: the first node's address and a port that is free there"
+    if args.rdzv_endpoint is not None and parsed(args.rdzv_endpoint) is None:
+        where = f"--rdzv-endpoint `{args.rdzv_endpoint}` is no host with a port from 1 to 65535"
+        return f"{where}: write HOST:PORT, such as node0:29500"
     if args.node_rank is not None and not 0 <= args.node_rank < nodes:
         return f"--node-rank is from 0 to {nodes - 1} on {nodes} nodes, not {args.node_rank}"
     for name in ("timeout", "join_timeout"):

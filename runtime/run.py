@@ -11,6 +11,7 @@ import torch
 
 from ..compiler.plan import Plan, PlanError, decode
 from .commits import Commit, CommitStore, restore_logs
+from .devices import lacking
 from .errors import RunError, RunWarning
 from .execution.ahead import Queues
 from .execution.loop import Run
@@ -19,6 +20,7 @@ from .execution.session import Session, Settings, epochs_of, source_name
 from .execution.state import check_resumable, restore_state
 from .execution.stopping import stop_requests
 from .models.loading import Role
+from .ranks.fitting import misfit
 from .ranks.world import ALONE, World
 from .telemetry import Telemetry
 from .telemetry.profile import Profile
@@ -38,7 +40,7 @@ def run_plan(data: bytes, args: argparse.Namespace, world: World = ALONE) -> Non
     world.open(_groups(plan))
     store = CommitStore(out, channel=world.channel("world"))
     commit = _starting_point(store, args, world)
-    _check_device(args.device)
+    _check_device(args.device, world)
     if args.device == "cuda" and world.size > 1:
         torch.cuda.set_device(world.local_rank)
     session = Session(plan, _settings(plan, args, world), world, profile=Profile() if args.profile else None)
@@ -51,13 +53,9 @@ def run_plan(data: bytes, args: argparse.Namespace, world: World = ALONE) -> Non
 
 def _check_ranks(plan: Plan, world: World) -> None:
     """Raise RunError for a plan that so many ranks can't run."""
-    if plan.target == "multi" and plan.ranks != world.size:
-        raise RunError(
-            f"this plan is for {plan.ranks} ranks, and {world.size} were started: start {plan.ranks}, or compile the "
-            f"flow again with `--target multi --ranks {world.size}`"
-        )
-    if plan.target != "multi" and world.size > 1:
-        raise RunError("this plan is for one process: compile the flow with `--target multi` to run it on many ranks")
+    nodes = len({p.node for p in world.peers}) or 1
+    if said := misfit(plan.target, plan.ranks, world.size, nodes):
+        raise RunError(said)
 
 
 def _groups(plan: Plan) -> dict[str, list[int]]:
@@ -75,11 +73,10 @@ def _check_demands(plan: Plan) -> None:
         )
 
 
-def _check_device(name: str) -> None:
-    """Raise RunError for a device that this machine lacks."""
-    here = ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
-    if name not in here and not (name == "cuda" and len(here) > 1):
-        raise RunError(f"--device {name} isn't here; this machine has {', '.join(here)}")
+def _check_device(name: str, world: World) -> None:
+    """Raise RunError for a device that this machine lacks: each of many ranks takes the GPU of its number."""
+    if said := lacking(name, world.local_rank + 1):
+        raise RunError(said)
 
 
 def _decode(data: bytes) -> Plan:
@@ -199,10 +196,32 @@ def _execute(
     if commit is None:
         store.clear()
     world = session.world
-    with _telemetry(session, out, data, commit, args) as telemetry, stop_requests(world.rank, world.size) as stopping:
+    with (
+        _at_once(store),
+        _telemetry(session, out, data, commit, args) as telemetry,
+        stop_requests(world.rank, world.size, lambda: world.is_ending) as stopping,
+    ):
         Run(session, out, telemetry, store, args.save_every, first, queues, stopping).execute()
         if session.profile is not None:
             session.profile.write(world, session.plan.flow, out)
+
+
+@contextmanager
+def _at_once(store: CommitStore) -> Iterator[None]:
+    """Say of a run that ends in the midst of a step what there is to go on from."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        commit = store.newest_here()
+        told = f"`--resume` goes on from the commit of step {commit.step}" if commit else "there is no commit yet"
+        raise KeyboardInterrupt(f"stopped; {told}") from None
+
+
+def _expected(plan: Plan) -> list[str]:
+    """What the plan's updates log, of which the first step may make none."""
+    updates = [i for i in plan.walk() if i.op == "update"]
+    metrics = [x.attrs["metric"] for i in updates for x in i.walk() if x.op == "metric"]
+    return [*(f"loss.{i.attrs['model']}" for i in updates), *metrics]
 
 
 @contextmanager
@@ -224,6 +243,7 @@ def _telemetry(
         resume=commit is not None,
         tensorboard=not args.no_tensorboard,
         console=sys.stdout,
+        expected=_expected(session.whole),
     )
     with telemetry:
         yield telemetry

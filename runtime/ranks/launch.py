@@ -1,6 +1,7 @@
 """Starting the ranks of a node: the flow is compiled once, then torch's elastic agent starts and minds them."""
 
 import argparse
+import json
 import logging
 import os
 import signal
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from ..compiling import Compiling
+from .address import parsed, unknown, wait_for
+from .fitting import misfit
 
 FAILED, REFUSED, STOPPED = 1, 2, 130
 
@@ -52,10 +55,14 @@ def launch(args: argparse.Namespace, argv: Sequence[str]) -> int:
         args.join_timeout,
         args.timeout,
     )
+    if said := _unknown_host(nodes.endpoint):
+        return _refuse(said, FAILED)
     package = (__package__ or "").split(".")[0]
     command = [sys.executable, "-u", "-m", f"{package}.runtime", *argv]
     if args.flow.endswith(".json"):
-        return start_ranks(command, nodes)
+        if said := _misfit(Path(args.flow), nodes):
+            return _refuse(said, REFUSED)
+        return _start(command, nodes, args.device)
     _quieten()
     compiling = Compiling(args.flow, args.set, nodes.here * nodes.nodes)
     try:
@@ -67,12 +74,49 @@ def launch(args: argparse.Namespace, argv: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="flowrun-") as folder:
         file = Path(folder) / "plan.json"
         file.write_bytes(plan)
-        return start_ranks([*command, "--compiled", str(file)], nodes)
+        return _start([*command, "--compiled", str(file)], nodes, args.device)
+
+
+def _start(command: Sequence[str], nodes: Nodes, device: str) -> int:
+    """Start the ranks if this node has the GPUs that they will take; only asking for GPUs needs torch."""
+    if device.startswith("cuda"):
+        _quieten()
+        from ..devices import lacking
+
+        if said := lacking(device, nodes.here):
+            return _refuse(said, FAILED)
+    return start_ranks(command, nodes)
+
+
+def _refuse(said: str, status: int) -> int:
+    print(f"flowrun: {said}", file=sys.stderr)
+    return status
+
+
+def _unknown_host(endpoint: str) -> str | None:
+    """What to say of a host that this machine can't look up: nodes would wait for it in vain."""
+    host = (parsed(endpoint) or ("", 0))[0]
+    if not host or not (why := unknown(host)):
+        return None
+    return f"--rdzv-endpoint names a host that isn't known here, `{host}` ({why}): give the first node's address"
+
+
+def _misfit(file: Path, nodes: Nodes) -> str | None:
+    """What is wrong with running a plan on these ranks. Whether it is a plan at all, the ranks find out."""
+    try:
+        plan = json.loads(file.read_bytes())
+        return misfit(plan["target"], plan["ranks"], nodes.here * nodes.nodes, nodes.nodes)
+    except OSError as error:
+        return f"can't read `{file}`: {error.strerror}"
+    except (ValueError, TypeError, KeyError):
+        return None
 
 
 def start_ranks(command: Sequence[str], nodes: Nodes) -> int:
     """Run a command as the ranks of this node, until all have ended. Returns 0, 1 if one failed, 130 if stopped."""
     _quieten()
+    if said := _unanswered(nodes):
+        return _refuse(said, FAILED)
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.elastic.rendezvous.api import RendezvousError
@@ -103,6 +147,18 @@ def _failed(exits: dict[int, int]) -> int:
     detail = f": rank {killed[0][0]} was ended by {signal.Signals(killed[0][1]).name}" if killed else ""
     print(f"flowrun: the run has failed{detail}", file=sys.stderr)
     return FAILED
+
+
+def _unanswered(nodes: Nodes) -> str | None:
+    """What to say where the first node is the one to be there before this one, and never comes."""
+    where = parsed(nodes.endpoint)
+    if not nodes.node or where is None:
+        return None
+    try:
+        wait_for(*where, nodes.join_timeout)
+    except OSError as error:
+        return _not_met(nodes, error)
+    return None
 
 
 def _not_met(nodes: Nodes, error: Exception) -> str:

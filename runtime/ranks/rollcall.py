@@ -14,6 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from ..errors import RunError
+from .address import wait_for
 from .channel import Channel, ranks_text
 
 _PACKAGES = ("torch", "transformers", "shardflow")
@@ -57,19 +58,13 @@ def connect(rank: int, timeout: timedelta) -> Store:
 
 
 def _wait_for_host(host: str, port: int, rank: int, timeout: timedelta) -> None:
-    """Wait until somebody listens there: torch's own client prints C++ stacks while it tries."""
-    deadline = time.monotonic() + timeout.total_seconds()
-    while True:
-        try:
-            socket.create_connection((host, port), timeout=timeout.total_seconds()).close()
-            return
-        except OSError as error:
-            if time.monotonic() > deadline:
-                raise RunError(
-                    f"rank {rank} found no run at {host}:{port} within {timeout.total_seconds():g} s "
-                    f"({error.strerror or error}): is that the first node's address, with the port it was started with?"
-                ) from None
-        time.sleep(0.1)
+    try:
+        wait_for(host, port, timeout.total_seconds())
+    except OSError as error:
+        raise RunError(
+            f"rank {rank} found no run at {host}:{port} within {timeout.total_seconds():g} s "
+            f"({error.strerror or error}): is that the first node's address, with the port it was started with?"
+        ) from None
 
 
 def call_roll(store: Store, rank: int, size: int, timeout: timedelta) -> list[Presence]:

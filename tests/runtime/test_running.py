@@ -10,10 +10,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
-from shardflow.compiler.plan import encode
+from shardflow.compiler.plan import encode, sealed
 from shardflow.runtime import cli
 from shardflow.runtime.commits import CommitStore
 from shardflow.runtime.errors import RunError, RunWarning
@@ -31,8 +32,10 @@ def failing(workshop: Workshop, capsys: pytest.CaptureFixture[str], *options: st
     plan.write_bytes(encode(workshop.compile(flow)))
     out = workshop.out()
     status = cli.main([str(plan), "--steps", "2", "--out", str(out), "--no-tensorboard", *options])
-    text = capsys.readouterr().err
+    printed = capsys.readouterr()
+    text = printed.err
     assert status == 1, text
+    assert "Stopped after" not in printed.out  # the error is the end of what it tells
     assert "Traceback" not in text and "shardflow/runtime" not in text and "runtime/execution" not in text
     return text
 
@@ -92,6 +95,12 @@ def test_a_plan_runs_from_another_folder(workshop: Workshop, tmp_path: Path, mon
     assert cli.main(["plan.json", "--out", "lost", *arguments]) == 1
     for out in ("beside", "based"):
         assert bit_equal(Result(elsewhere / out).state, expected.state)
+
+
+def test_a_plan_for_many_ranks_says_how_they_are_started(workshop: Workshop) -> None:
+    plan = workshop.compile(PLAIN)
+    with pytest.raises(RunError, match=r"for 4 ranks, not for 1: give `--target multi --nproc 4`, or .* one process"):
+        workshop.run(sealed(msgspec.structs.replace(plan, target="multi", ranks=4)), 1)
 
 
 def test_a_changed_plan_is_no_plan(workshop: Workshop, capsys: pytest.CaptureFixture[str]) -> None:
@@ -309,6 +318,19 @@ def test_a_stop_request_ends_with_a_commit(workshop: Workshop, capsys: pytest.Ca
         assert cli.main([*arguments, "--resume"]) == 0
         assert len(Result(out).metrics) == 4
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+TWICE = STOPS.replace("SIGNAME)\n", "SIGNAME)\n        os.kill(os.getpid(), signal.SIGNAME)\n").replace("NAME", "INT")
+
+
+def test_a_second_request_says_what_there_is_to_go_on_from(
+    workshop: Workshop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_function(workshop, TWICE)
+    plan = workshop.folder / "plan.json"
+    plan.write_bytes(encode(workshop.compile(FLOW.format(reward="rewards.hit(rollout.text)"))))
+    assert cli.main([str(plan), "--steps", "4", "--out", str(workshop.out()), "--no-tensorboard"]) == 130
+    assert capsys.readouterr().err.endswith("stopped; there is no commit yet\n")
 
 
 def test_a_full_disk_is_told(

@@ -1,5 +1,6 @@
 """The launcher, with a stand-in for the run: what it starts, what it says, and its exit status."""
 
+import json
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from shardflow.runtime import cli
+from shardflow.runtime.ranks.address import parsed
 
 from ..workshop import Result, Workshop
 from . import standin
@@ -52,6 +54,15 @@ def test_a_node_that_finds_nobody_says_where_it_looked(tmp_path: Path) -> None:
     assert ended.err.count("\n") == 1
 
 
+def test_a_node_waits_for_the_first_no_longer_than_it_says(tmp_path: Path) -> None:
+    """`localhost` has addresses of two families where torch would wait for each."""
+    began = time.monotonic()
+    where = f"endpoint='localhost:{standin.free_port()}', nodes=2, node=1"
+    (ended,) = standin.finish([launch(tmp_path, "", 1, where, join=4)])
+    assert ended.status == 1 and "haven't met at localhost" in ended.err
+    assert 4 <= time.monotonic() - began < 8
+
+
 def test_a_failed_run_ends_with_its_error_and_one_line(tmp_path: Path) -> None:
     plan = """
 import torch
@@ -69,7 +80,7 @@ world.channel("world").add(torch.ones(1), "sum")
 KILLED = """
 import os, torch, pathlib
 from shardflow.runtime.execution.stopping import stop_requests
-with stop_requests(world.rank, world.size):
+with stop_requests(world.rank, world.size, lambda: world.is_ending):
     pathlib.Path(FOLDER, str(world.rank)).write_text(str(os.getpid()))
     while True:
         world.channel("world").add(torch.ones(1), "sum")
@@ -85,6 +96,7 @@ def test_a_killed_rank_ends_the_run_within_seconds(tmp_path: Path) -> None:
     (ended,) = standin.finish([process])
     assert time.monotonic() - killed < 10
     assert ended.status == 1 and ended.err.endswith("flowrun: the run has failed: rank 1 was ended by SIGKILL\n")
+    assert "stopping after this step" not in ended.err  # although the launcher signals the survivors
     assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
 
 
@@ -106,6 +118,7 @@ with stop_requests(world.rank, world.size) as stopping:
         _content(tmp_path / str(rank))
     process.send_signal(number)
     (ended,) = standin.finish([process])
+    assert "stopping after this step" not in ended.err  # it has stopped before that would have been said
     assert ended.status == 130 and (tmp_path / "commit0").exists() and (tmp_path / "commit1").exists()
     assert ended.err.count("stopped after 3 steps") == 1
     assert ended.err.endswith(f"flowrun: stopped by {number.name}\n")
@@ -208,6 +221,64 @@ def test_options_that_do_not_fit_are_refused(
     (tmp_path / "a.flow").write_text("")
     assert cli.main([str(tmp_path / "a.flow"), *options]) == 2
     assert capsys.readouterr().err.startswith(f"flowrun: {said}")
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["localhost:http", "29500", "foo", "node0:", ":29500", "node0:0", "node0:65536", "::1:29500", "a b:1"]
+)
+def test_an_endpoint_is_a_host_and_a_port(tmp_path: Path, capsys: pytest.CaptureFixture[str], endpoint: str) -> None:
+    (tmp_path / "a.flow").write_text("")
+    options = ["--target", "multi", "--nproc", "1", "--nnodes", "2", f"--rdzv-endpoint={endpoint}"]
+    assert cli.main([str(tmp_path / "a.flow"), *options]) == 2
+    said = capsys.readouterr().err
+    assert f"--rdzv-endpoint `{endpoint}`" in said and said.endswith("write HOST:PORT, such as node0:29500\n")
+
+
+def test_an_endpoint_may_be_an_ipv6_address() -> None:
+    assert parsed("[fe80::1]:29500") == ("fe80::1", 29500)
+    assert parsed("node-0.lan:1") == ("node-0.lan", 1)
+
+
+def test_a_host_that_is_not_known_is_told_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.flow").write_text("")
+    options = ["--target", "multi", "--nproc", "1", "--nnodes", "2", "--rdzv-endpoint", "nowhere.invalid:29500"]
+    assert cli.main([str(tmp_path / "a.flow"), *options]) == 1
+    said = "flowrun: --rdzv-endpoint names a host that isn't known here, `nowhere.invalid`"
+    assert capsys.readouterr().err.startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("target", "ranks", "options", "said"),
+    [
+        ("multi", 4, ["--nproc", "2"], "give `--target multi --nproc 4`, or compile the flow again with `--target"),
+        ("single", 1, ["--nproc", "2"], "this plan is for one process"),
+        (
+            "multi", 4, ["--nproc", "4", "--nnodes", "2", "--rdzv-endpoint", "localhost:29500"],
+            "this plan is for 4 ranks, not for 8: give `--target multi --nproc 2` on each of the 2 nodes",
+        ),
+    ],
+)  # fmt: skip
+def test_a_plan_for_other_ranks_starts_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], target: str, ranks: int, options: list[str], said: str
+) -> None:
+    (tmp_path / "m.json").write_text(json.dumps({"target": target, "ranks": ranks}))
+    assert cli.main([str(tmp_path / "m.json"), "--target", "multi", *options]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_gpus_that_are_not_here_start_no_ranks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "m.json").write_text(json.dumps({"target": "multi", "ranks": 4}))
+    command = [str(tmp_path / "m.json"), "--target", "multi", "--nproc", "4", "--device", "cuda"]
+    monkeypatch.setattr("shardflow.runtime.ranks.launch._quieten", lambda: None)  # this process has other tests
+    for count, said in (
+        (0, "--device cuda isn't here; this machine has cpu and no GPU"),
+        (2, "takes a GPU for each rank of a node, here at least 4; this machine has 2 GPUs (cuda:0, cuda:1)"),
+    ):
+        monkeypatch.setattr("torch.cuda.device_count", lambda count=count: count)
+        assert cli.main(command) == 1
+        assert said in capsys.readouterr().err
 
 
 def test_one_rank_alone_says_how_ranks_are_started(
