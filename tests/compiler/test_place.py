@@ -156,12 +156,22 @@ def test_many_ranks(bench: Workbench, cluster: str, ranks: int | None, line: str
         (
             "h100(nodes=2)", 4, "policy.update on nodes",
             "this cluster has 16 h100 devices (2 nodes of 8), but a plan for 4 ranks was asked for",
-            "ask for 16 ranks, or write `h100(nodes=2, devices=2)`",
+            "start 16 ranks (`flowrun --nproc 16`, `flowc --ranks 16`), or write `h100(nodes=2, devices=2)`",
         ),
         (
             "local(devices=2)", 1, "policy.update on nodes",
             "this cluster has 2 local devices, but a plan for 1 rank was asked for",
-            "ask for 2 ranks, or write `local(devices=1)`",
+            "start 2 ranks (`flowrun --nproc 2`, `flowc --ranks 2`), or write `local(devices=1)`",
+        ),
+        (
+            "cpu(nodes=2, devices=2)", 3, "policy.update on nodes[1]",
+            "this cluster has 4 cpu devices (2 nodes of 2), but a plan for 3 ranks was asked for",
+            "start 4 ranks (`flowrun --nproc 4`, `flowc --ranks 4`)",
+        ),
+        (
+            "cpu(devices=4)", 3, "policy.update on nodes, fsdp=2",
+            "this cluster has 4 cpu devices, but a plan for 3 ranks was asked for",
+            "start 4 ranks (`flowrun --nproc 4`, `flowc --ranks 4`)",
         ),
         (
             "local(nodes=2)", 5, "policy.update on nodes",

@@ -1,7 +1,7 @@
 """The devices of a cluster, the ranks that a part of it names, and the degrees that fit on them."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from ....dsl import ast
@@ -41,8 +41,13 @@ class Cluster:
         return f"{shown} ({self.nodes} nodes of {self.devices})" if self.nodes > 1 else shown
 
 
-def sized(cluster: Cluster, asked: int | None, span: Span, report: Report) -> Cluster:
-    """The cluster with the devices that a run of many ranks has; it and the ranks that were asked for must agree."""
+def sized(
+    cluster: Cluster, asked: int | None, span: Span, report: Report, fits: Callable[[Cluster], bool] = lambda _: True
+) -> Cluster:
+    """The cluster with the devices that a run of many ranks has; it and the ranks that were asked for must agree.
+
+    fits: whether the lines of the block can be placed on another cluster, which is only offered if they can.
+    """
     if cluster.devices is None:
         ranks = asked or DEFAULT_RANKS * cluster.nodes
         if ranks % cluster.nodes:
@@ -51,15 +56,21 @@ def sized(cluster: Cluster, asked: int | None, span: Span, report: Report) -> Cl
         return replace(cluster, devices=max(1, ranks // cluster.nodes))
     if asked not in (None, cluster.ranks):
         message = f"this cluster has {cluster}, but a plan for {_ranks(asked)} was asked for"
-        help = f"ask for {_ranks(cluster.ranks)}, or write `{_fitting(cluster, asked or 1)}`"
-        report.add("E0505", message, span, help=help)
+        help = f"start {_ranks(cluster.ranks)} (`flowrun --nproc {cluster.ranks}`, `flowc --ranks {cluster.ranks}`)"
+        other = _resized(cluster, asked or 1)
+        report.add("E0505", message, span, help=f"{help}, or write `{_call(other)}`" if fits(other) else help)
     return cluster
 
 
-def _fitting(cluster: Cluster, ranks: int) -> str:
+def _resized(cluster: Cluster, ranks: int) -> Cluster:
     """A cluster of that device with so many ranks, on the same number of nodes if they divide."""
     nodes = cluster.nodes if ranks % cluster.nodes == 0 else 1
-    return f"{cluster.device}({f'nodes={nodes}, ' if nodes > 1 else ''}devices={ranks // nodes})"
+    return Cluster(cluster.device, nodes, ranks // nodes)
+
+
+def _call(cluster: Cluster) -> str:
+    """A cluster as it is written."""
+    return f"{cluster.device}({f'nodes={cluster.nodes}, ' if cluster.nodes > 1 else ''}devices={cluster.devices})"
 
 
 def _ranks(number: int | None) -> str:

@@ -1,7 +1,7 @@
 """`cluster` and `place`: do the lines name models, phases and devices that exist? What they say becomes a Placement."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ....dsl import ast
 from ....dsl.diagnostics import Note, Report, suggest
@@ -150,7 +150,8 @@ def _count(value: Operand) -> int:
 def _block(checker: _Checker, block: ast.Place) -> Cluster | None:
     cluster = _cluster(checker, block.cluster)
     if cluster is not None and checker.target.is_multi:
-        cluster = sized(cluster, checker.target.ranks, block.cluster.span, checker.report)
+        span, report = block.cluster.span, checker.report
+        cluster = sized(cluster, checker.target.ranks, span, report, lambda other: _fits(checker, block, other))
     for line in block.lines:
         _line(checker, cluster, line)
     for name in checker.lines:
@@ -158,6 +159,16 @@ def _block(checker: _Checker, block: ast.Place) -> Cluster | None:
     if cluster is not None and checker.target == Target() and not checker.report.has_errors:
         _warn_of_one_process(checker, cluster, block)
     return cluster
+
+
+def _fits(checker: _Checker, block: ast.Place, cluster: Cluster) -> bool:
+    """Whether the lines of a block name devices that another cluster has, with degrees that fit them."""
+    trial = replace(checker, report=Report(), phases={}, lines={})
+    for line in block.lines:
+        _line(trial, cluster, line)
+    for name in trial.lines:
+        _spot(trial, name, cluster.ranks or 1)
+    return not any(d.code == "E0505" for d in trial.report.diagnostics)
 
 
 def _warn_of_one_process(checker: _Checker, cluster: Cluster, block: ast.Place) -> None:
