@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from .instance import Candidate, Choices, Instance
+from .instance import Candidate, Choices, Instance, pareto
 from .problem import Problem
 
 
@@ -59,3 +59,19 @@ def one_slot(instance: Instance) -> Instance:
     choices: Choices = {name: {size: by[size]} for name, by in instance.choices.items() if size in by}
     missing: Choices = {name: {} for name in instance.choices if name not in choices}
     return replace(instance, choices={**choices, **missing}, slots=1)
+
+
+def timeless(instance: Instance) -> Instance:
+    """The instance with the candidates that matter to whether there is any placement: those that need little memory."""
+    shared = {phase for pair in instance.problem.sharing() for phase in pair}
+
+    def leanest(name: str, candidates: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
+        requests = [r for r in instance.requests if name in r.phases]
+        kinds: dict[object, list[Candidate]] = {}
+        for c in candidates:
+            met = tuple(r.allows(c.layout) for r in requests)
+            kinds.setdefault((met, c.key if name in shared else None), []).append(replace(c, seconds=0.0))
+        return tuple(c for cs in kinds.values() for c in pareto(cs, by_key=False))
+
+    choices = {name: {s: leanest(name, cs) for s, cs in by.items()} for name, by in instance.choices.items()}
+    return replace(instance, choices=choices)

@@ -12,7 +12,7 @@ from typing import Any
 
 from .instance import Candidate, Instance, Spread
 
-UNITS = 1_000_000
+UNITS = 100_000
 """Units of time in the longest schedule: seconds are rounded up to them."""
 
 MEGABYTE = 1e6
@@ -68,6 +68,19 @@ class Program:
     def of(self, phase: str, slot: int | None = None) -> Iterator[tuple[Key, Any]]:
         """The choices of a phase (on a slot)."""
         return ((k, b) for k, b in self.by_phase.get(phase, {}).items() if slot in (None, k[1]))
+
+
+def build_untimed(instance: Instance) -> Program:
+    """Only where phases are and what that takes in memory: whether there is any placement. Requests hold by guards."""
+    from ortools.sat.python import cp_model
+
+    p = Program(instance, cp_model.CpModel(), 1.0, 1)
+    _choices(p)
+    _slots(p)
+    _sharing(p)
+    _memory(p)
+    _requests(p)
+    return p
 
 
 def build(instance: Instance, slot: Mapping[str, int] | None = None, most: float | None = None) -> Program:

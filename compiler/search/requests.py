@@ -71,6 +71,6 @@ def conflicting(instance: Instance) -> tuple[Request, ...] | None:
     kept = list(instance.requests)
     for request in instance.requests:
         others = [r for r in kept if r is not request]
-        if not is_possible(replace(instance, requests=tuple(others)), Effort(5.0, 1.0)):
+        if not is_possible(replace(instance, requests=tuple(others)), Effort(5.0)):
             kept = others
     return tuple(kept)

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from .bounds import one_slot, within
+from .bounds import one_slot, timeless, within
 from .dominance import reduced
 from .instance import Candidate, Instance, Moved, Spread
 from .partitions import promising, restricted
-from .program import Program, build
+from .program import Program, build, build_untimed
 
 INSTALL = "pip install 'shardflow[plan]'"
 
@@ -19,6 +19,10 @@ class NoSolver(Exception):
 
     def __init__(self) -> None:
         super().__init__(f"a placement is searched for with OR-Tools, which isn't installed: {INSTALL}")
+
+
+ROUNDING = 2.5e-4
+"""Of a period, what the rounding of times makes at most: an optimal placement's bound is its period within that."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +122,13 @@ def _improved(instance: Instance, best: Solution, effort: Effort) -> Solution:
 
 def is_possible(instance: Instance, effort: Effort | None = None) -> bool:
     """Whether there is any placement."""
-    return searched(instance, effort or Effort(10.0, 1.0)).found is not None
+    cp_model = _solver()
+    if any(not by_size for by_size in instance.choices.values()):
+        return False
+    program = build_untimed(timeless(instance))
+    for guard in program.guards:
+        program.model.add(guard == 1)
+    return solver_for(effort or Effort(5.0)).solve(program.model) in (cp_model.OPTIMAL, cp_model.FEASIBLE)
 
 
 @dataclass(frozen=True)
@@ -166,6 +176,7 @@ def solver_for(effort: Effort) -> Any:
     solver.parameters.num_workers = effort.workers
     solver.parameters.interleave_search = effort.workers > 1
     solver.parameters.random_seed = 1
+    solver.parameters.linearization_level = 2  # else bounds may rise by one unit of time at a time
     return solver
 
 
@@ -186,7 +197,7 @@ def _read(program: Program, solver: Any, is_optimal: bool) -> Solution:
         end,
         moved,
         period,
-        period if is_optimal and period - bound < 1e-4 * period else min(bound, period),
+        period if is_optimal and period - bound < ROUNDING * period else min(bound, period),
         is_optimal,
         len(program.choice),
         proto.deterministic_time,
