@@ -154,6 +154,10 @@ class CommitStore:
         content = self._on_first("the newest commit", self._latest)
         return unpack_commit(content) if content else None
 
+    def newest_here(self) -> Commit | None:
+        """The newest whole commit as this rank alone sees it, without the others."""
+        return next(self._whole([]), None)
+
     def _latest(self) -> bytes:
         problems: list[str] = []
         for commit in self._whole(problems):
@@ -209,7 +213,7 @@ class CommitStore:
             raise CommitError(f"The commit of step {step} can't be written: {error}. {self._standing()}") from error
 
     def _standing(self) -> str:
-        whole = next(self._whole([]), None)
+        whole = self.newest_here()
         return f"The last one, of step {whole.step}, is untouched." if whole else "There is no earlier one."
 
 

@@ -85,6 +85,7 @@ class Watch:
     def failed(self, error: BaseException) -> NoReturn:
         """Tell of an exception, unless it is a consequence of another rank's, and end this process."""
         self._ending.acquire()  # for good: the thread's own end would cut this one short
+        self._world.is_ending = True
         error = as_peer_error(error, self._world.rank)
         own = Failure(self._world.rank, _told(error), isinstance(error, KeyboardInterrupt))
         cause = None
@@ -168,6 +169,7 @@ class Watch:
         if not self._ending.acquire(blocking=False):
             self._stop.set()
             return
+        self._world.is_ending = True
         _say(last)
         self._exit(status)
 
@@ -275,7 +277,7 @@ def _is_alive(pid: int) -> bool:
 def _told(error: BaseException) -> str:
     """A RunError's text is the whole message; of anything else the traceback is needed."""
     if isinstance(error, KeyboardInterrupt):
-        return "stopped; `--resume` goes on from the last commit"
+        return str(error) or "stopped"
     if isinstance(error, RunError):
         return str(error)
     return "".join(traceback.format_exception(error)).rstrip()

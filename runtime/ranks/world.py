@@ -30,6 +30,7 @@ class World:
         peers: the machine and the process of each rank.
         check_order: whether ranks compare what they are about to do whenever they communicate.
         place: what this rank is doing ("step 3, `reward`"); the watch tells it to the others once it has changed.
+        is_ending: whether the watch is about to end this rank.
     """
 
     rank: int = 0
@@ -40,6 +41,7 @@ class World:
     peers: Sequence[Presence] = ()
     check_order: bool = False
     place: str = "the start"
+    is_ending: bool = False
     _channels: dict[str, Channel] = field(default_factory=dict)
     _groups: dict[tuple[int, ...], dist.ProcessGroup | None] = field(default_factory=dict)
 

@@ -20,11 +20,18 @@ class Console(Protocol):
     """What shows the steps of a run."""
 
     def step(self, record: Mapping[str, Any]) -> None: ...
-    def close(self, made: Sequence[str]) -> None: ...
+    def close(self, made: Sequence[str], failed: bool = False) -> None:
+        """End it: with the summary, unless the run has failed, which is for others to tell."""
 
 
 def open_console(
-    stream: TextIO | None, *, flow: str, steps: int, out: Path, done: Sequence[Mapping[str, Any]]
+    stream: TextIO | None,
+    *,
+    flow: str,
+    steps: int,
+    out: Path,
+    done: Sequence[Mapping[str, Any]],
+    expected: Sequence[str] = (),
 ) -> Console:
     """The console for a stream; None is silent.
 
@@ -34,8 +41,9 @@ def open_console(
         steps: steps of the whole run.
         out: the run's output directory.
         done: the records of earlier steps, where the run is continued.
+        expected: what steps will measure, whether or not the first one does.
     """
-    story = _Story(flow, steps, out, done)
+    story = _Story(flow, steps, out, done, expected)
     if stream is None:
         return _Silent()
     if stream.isatty() and os.environ.get("TERM") != "dumb":
@@ -47,19 +55,22 @@ class _Silent:
     def step(self, record: Mapping[str, Any]) -> None:
         pass
 
-    def close(self, made: Sequence[str]) -> None:
+    def close(self, made: Sequence[str], failed: bool = False) -> None:
         pass
 
 
 class _Story:
     """What both consoles tell, told in text: the heading of the run, lines of a table, the summary."""
 
-    def __init__(self, flow: str, steps: int, out: Path, done: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(
+        self, flow: str, steps: int, out: Path, done: Sequence[Mapping[str, Any]], expected: Sequence[str]
+    ) -> None:
         self.flow = flow
         self.steps = steps
         self.out = out
         self.first_step = len(done)
         self.finished = len(done)
+        self._expected = expected
         self._names: list[str] = []
         self._rewards = [record["reward"] for record in done if record.get("reward") is not None]
         self._tokens: list[float] = []
@@ -80,7 +91,7 @@ class _Story:
         self.finished = min(self.finished + 1, max(self.steps, self.finished))
         if record.get("reward") is not None:
             self._rewards.append(record["reward"])
-        names = columns_of(record, self._names)
+        names = columns_of(record, [*self._expected, *self._names])
         if names == self._names:
             return None
         self._names = names
@@ -115,7 +126,7 @@ class _Story:
         seconds = time.monotonic() - self._started
         each = f" ({duration(seconds / done)} a step)" if done > 1 else ""
         parts.append(f"{duration(seconds)}{each}")
-        return [" · ".join(parts), f"{_shown(self.out)}: {', '.join(made)}"]
+        return [" · ".join(parts), *([f"{_shown(self.out)}: {', '.join(made)}"] if made else [])]
 
 
 def _counted(count: int, noun: str) -> str:
@@ -146,8 +157,8 @@ class _PlainConsole:
                 self._heading = None
             self._print(self._story.line(record))
 
-    def close(self, made: Sequence[str]) -> None:
-        for line in self._story.summary(made):
+    def close(self, made: Sequence[str], failed: bool = False) -> None:
+        for line in [] if failed else self._story.summary(made):
             self._print(line)
 
     def _print(self, line: str) -> None:
@@ -186,9 +197,11 @@ class _LiveConsole:
         self._print(self._story.line(record))
         self._progress.update(self._task, completed=self._story.finished)
 
-    def close(self, made: Sequence[str]) -> None:
+    def close(self, made: Sequence[str], failed: bool = False) -> None:
         complete = self._story.finished >= self._story.steps
         self._progress.stop()
+        if failed:
+            return
         first, *rest = self._story.summary(made)
         self._print(first, "bold green" if complete else "bold yellow", whole=True)
         for line in rest:

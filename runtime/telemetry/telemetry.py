@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Self, SupportsFloat, TextIO
 
 from ..errors import RunWarning
+from ..execution.stopping import Stopped
 from .console import Console, open_console
 from .curves import plot
 from .events import Events
@@ -51,6 +52,7 @@ class Telemetry:
         resume: bool,
         tensorboard: bool = True,
         console: TextIO | bool = True,
+        expected: Sequence[str] = (),
     ) -> Self:
         """Start or continue the records of a run.
 
@@ -62,13 +64,14 @@ class Telemetry:
             tensorboard: whether to write TensorBoard events.
             console: where step lines go: True is stdout, False nowhere. A terminal gets colours and a live
                 progress bar, anything else about ten plain lines.
+            expected: names of what steps will measure, so that the screen has room for it from the first one on.
         """
         out.mkdir(parents=True, exist_ok=True)
         done = read_metrics(out / METRICS) if resume else []
         following = int(done[-1].get("step") or 0) + 1 if done else 0
         events = Events(out / EVENTS, following if resume else None) if tensorboard else None
         stream = sys.stdout if console is True else console or None
-        screen = open_console(stream, flow=flow, steps=steps, out=out, done=done)
+        screen = open_console(stream, flow=flow, steps=steps, out=out, done=done, expected=expected)
         metrics, samples = (LogFile(out / name, resume=resume) for name in (METRICS, SAMPLES))
         return cls(out, flow, metrics, samples, events, screen)
 
@@ -107,8 +110,8 @@ class Telemetry:
         if self._events is not None:
             self._events.flush()
 
-    def close(self) -> None:
-        """End the records: draw the curves and print the summary; twice is as good as once."""
+    def close(self, failed: bool = False) -> None:
+        """End the records: draw the curves and, unless the run has failed, print the summary. Twice is as once."""
         if self._closed:
             return
         self._closed = True
@@ -118,7 +121,7 @@ class Telemetry:
         if self._events is not None:
             self._events.close()
         curves = plot(self.out / METRICS, self.out / CURVES, title=self._flow)
-        self._console.close(_made(self.out, curves))
+        self._console.close(_made(self.out, curves), failed)
 
     def __enter__(self) -> Self:
         return self
@@ -126,7 +129,7 @@ class Telemetry:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        self.close(failed=isinstance(error, Exception) and not isinstance(error, Stopped))
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

@@ -242,6 +242,22 @@ def test_columns_appear_when_they_first_do(tmp_path: Path) -> None:
     ]
 
 
+def test_what_is_expected_has_its_column_from_the_first_step_on(tmp_path: Path) -> None:
+    stream = io.StringIO()
+    console = open_console(stream, flow="f", steps=2, out=tmp_path, done=[], expected=["loss.policy"])
+    console.step({"step": 1, "seconds": 1.0})
+    console.step({"step": 2, "seconds": 1.0, "loss.policy": 2.0})
+    rows = [line.split() for line in stream.getvalue().splitlines()[1:]]
+    assert rows == [["step", "loss", "seconds"], ["1", "–", "1.000"], ["2", "2.000", "1.000"]]
+
+
+def test_a_failed_run_has_no_summary_and_an_empty_one_no_list(tmp_path: Path) -> None:
+    for failed, last in ((True, "f · 2 steps"), (False, "Stopped after 0 of 2 steps")):
+        stream = io.StringIO()
+        open_console(stream, flow="f", steps=2, out=tmp_path, done=[]).close([], failed)
+        assert stream.getvalue().splitlines()[-1].startswith(last)
+
+
 def test_a_pipe_that_has_no_arrows_gets_question_marks(tmp_path: Path) -> None:
     raw = io.BytesIO()
     console = open_console(io.TextIOWrapper(raw, "latin-1"), flow="f", steps=1, out=tmp_path, done=[])

@@ -95,6 +95,6 @@ def test_a_run_that_stops_early_says_so_once(tmp_path: Path) -> None:
 
 
 def test_a_second_request_ends_all_at_once(tmp_path: Path) -> None:
-    ended, seconds = hang(tmp_path, "raise KeyboardInterrupt")
+    ended, seconds = hang(tmp_path, "raise KeyboardInterrupt('stopped; there is no commit yet')")
     assert [e.status for e in ended] == [130] * 3 and seconds < 10
-    assert said(ended) == "stopped; `--resume` goes on from the last commit\n"
+    assert said(ended) == "stopped; there is no commit yet\n"
