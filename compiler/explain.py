@@ -11,7 +11,7 @@ from typing import Any
 from ..dsl.diagnostics import FlowError
 from .compilation import compile_flow, load_source
 from .plan import Instruction, Plan
-from .spread import move_lines, phase_lines, spread_facts
+from .spread import move_lines, names_shown, phase_lines, shown_as, spread_facts
 
 PAGES = Path(__file__).parent / "errors"
 """One Markdown page per diagnostic: what it means, a failing example and a mended one."""
@@ -59,14 +59,14 @@ def flow_facts(plan: Plan) -> dict[str, Any]:
 
     Of a plan for many ranks also where phases run, how many rows a rank gets, and what moves.
     """
-    rows = _row_counts(plan)
+    rows, called = _row_counts(plan), names_shown(plan)
     return {
         "flow": plan.flow,
         "target": plan.target,
         "batches": list({i.out: _batch(i, rows) for i in _sources(plan)}.values()),
         "updates": [_update(i, rows) for i in plan.walk() if i.op == "update"],
         "ahead": [
-            {"steps": a.staleness, "values": list(dict.fromkeys(k.partition("@")[0] for k in a.keeps))}
+            {"steps": a.staleness, "values": list(dict.fromkeys(shown_as(k, called) for k in a.keeps))}
             for a in plan.ahead
         ],
         **(spread_facts(plan, rows) if plan.target == "multi" else {}),

@@ -15,8 +15,8 @@ def spread_facts(plan: Plan, rows: Counts) -> dict[str, Any]:
     phases: dict[str, dict[str, Any]] = {}
     for phase in _phases(plan, rows):
         phases.setdefault(phase["phase"], phase)
-    types = {i.out: i.type for i in plan.walk()}
-    moves = [m for when, block in _blocks(plan) for m in _moves(block, when, types)]
+    called = names_shown(plan)
+    moves = [m for when, block in _blocks(plan) for m in _moves(block, when, called)]
     return {"ranks": plan.ranks, "phases": list(phases.values()), "moves": moves}
 
 
@@ -76,12 +76,29 @@ def _blocks(plan: Plan) -> Iterator[tuple[str, Iterable[Instruction]]]:
     yield "in the step", plan.program
 
 
-def _moves(block: Iterable[Instruction], when: str, types: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+def names_shown(plan: Plan) -> dict[str, str]:
+    """What values are called for people: by the flow's names, without mesh and number; those that have none by type."""
+    return {i.out: _shown(i) for i in plan.walk()}
+
+
+def shown_as(name: str, called: Mapping[str, str]) -> str:
+    """What a value is called, or the copy of one on another mesh."""
+    plain = name.partition("@")[0]
+    return called.get(name) or called.get(plain) or plain
+
+
+def _shown(i: Instruction) -> str:
+    if i.op == "collected":  # it has the name of what was collected, with a number
+        return str(getattr(i.args["value"], "ref", i.out)).partition("@")[0]
+    return i.type if i.out.startswith("%") else i.out.partition("@")[0]
+
+
+def _moves(block: Iterable[Instruction], when: str, called: Mapping[str, str]) -> Iterator[dict[str, Any]]:
     """The rows and weights that a block moves, in order."""
     for i in block:
-        yield from _moves(i.body, _within(i) or when, types)
+        yield from _moves(i.body, _within(i) or when, called)
         if i.op == "move":
-            yield {"moves": _moved(i, types), "from": i.attrs["source"], "to": i.mesh, "when": when}
+            yield {"moves": _moved(i, called), "from": i.attrs["source"], "to": i.mesh, "when": when}
         elif i.op == "weights":
             yield {"moves": [f"weights of {i.attrs['model']}"], "from": i.groups[0], "to": i.mesh, "when": when}
 
@@ -91,20 +108,20 @@ def _within(i: Instruction) -> str | None:
         case "every":
             return f"every {i.attrs['period']} steps"
         case "when":
-            return f"when `{getattr(i.args['condition'], 'ref', i.args['condition'])}`"
+            name = str(getattr(i.args["condition"], "ref", i.args["condition"])).partition("@")[0]
+            return "when its condition holds" if name.startswith("%") else f"when `{name}`"
         case "collect":
             return "in every round"
     return None
 
 
-def _moved(i: Instruction, types: Mapping[str, str]) -> list[str]:
+def _moved(i: Instruction, called: Mapping[str, str]) -> list[str]:
     """What a move takes along: values by their names, those that have none by their types; of records the fields."""
     shown = []
     for copy, value in i.args.items():
         name = getattr(value, "ref", "")
         fields = i.attrs.get("fields", {}).get(copy)
-        called = types[name] if name.startswith("%") else name.partition("@")[0]
-        shown.append(called + (f"{{{', '.join(fields)}}}" if fields else ""))
+        shown.append(shown_as(name, called) + (f"{{{', '.join(fields)}}}" if fields else ""))
     return shown
 
 

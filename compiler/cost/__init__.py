@@ -6,6 +6,7 @@ Analytical, standard library only. Units: bytes, seconds, FLOP/s, tokens.
 from .constants import DEFAULT, Constants, CostError, described, read_profile, write_profile
 from .generate import saturated_rate
 from .lengths import SPREAD, Lengths
+from .passes import dealt
 from .phase import phase_cost
 from .result import KINDS, Cost, Memory
 from .transfer import Reshard, host_seconds, move_bytes, move_seconds, reshard_bytes, reshard_seconds
@@ -27,6 +28,7 @@ __all__ = [
     "Reshard",
     "Train",
     "Work",
+    "dealt",
     "described",
     "host_seconds",
     "move_bytes",

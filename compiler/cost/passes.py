@@ -75,12 +75,17 @@ def forward_cost(shape: ModelShape, work: Forward, layout: Layout, devices: Slic
 def _pass(shape: ModelShape, work: Train | Forward, layout: Layout, devices: Slice, c: Constants, steps: int) -> _Pass:
     """The micro-batches of one optimizer step, all alike: a rank's share of the tokens in the fewest that fit."""
     batch = work.batch
-    ranks = min(layout.data, max(1.0, batch.sequences / steps))
-    share = batch.tokens / steps / ranks
-    count = max(1, math.ceil(share / layout.micro - 1e-9))
+    ranks, _, count = dealt(batch, steps, layout)
     parts = steps * ranks * count
     flight = Batch(batch.sequences / parts, batch.tokens / parts, batch.squares / parts)
     return _Pass(shape, layout, devices, c, work.head, work.dtype, isinstance(work, Train), flight, count)
+
+
+def dealt(batch: Batch, steps: int, layout: Layout) -> tuple[float, float, int]:
+    """Of one of so many optimizer steps: the data-parallel ranks that have rows, a rank's tokens, its micro-batches."""
+    ranks = min(layout.data, max(1.0, batch.sequences / steps))
+    share = batch.tokens / steps / ranks
+    return ranks, share, max(1, math.ceil(share / layout.micro - 1e-9))
 
 
 # ---------------------------------------------------------------- micro-batches

@@ -1,5 +1,6 @@
 """A solution of the search as a decision: slots with ranks, phases in time, what moves between them."""
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -7,9 +8,10 @@ from msgspec.structs import replace
 
 from ..cost import move_bytes
 from .candidates import space
-from .decision import Alternative, Decision, Memory, Operator, Phase, Quantity, Slot, Transfer
+from .decision import Alternative, Decision, Layout, Memory, Operator, Phase, Quantity, Slot, Transfer
 from .instance import Instance
 from .prices import Prices
+from .problem import PhaseSpec
 from .solve import Put, Solution
 
 FIELDS = 2
@@ -46,7 +48,7 @@ class Decider:
             self.instance.memory,
             space(self.instance, cluster),
             alternatives,
-            (*problem.arithmetic, *_shares(phases)),
+            (*problem.arithmetic, *self._shares(phases)),
             problem.assumptions,
         )
 
@@ -102,6 +104,27 @@ class Decider:
     def _operator(self, operator: Operator, slots: Mapping[int, Slot]) -> Operator:
         put = self.solution.puts.get(operator.where)
         return replace(operator, where=slots[put.slot].name) if put else operator
+
+    def _shares(self, phases: tuple[Phase, ...]) -> Iterator[Quantity]:
+        """What a rank gets of each phase's rows, and in how many micro-batches it has them."""
+        for x in phases:
+            yield from self._share(self.instance.problem.phase(x.name), x.layout)
+
+    def _share(self, spec: PhaseSpec, layout: Layout) -> Iterator[Quantity]:
+        data, work, trains = layout.dp * layout.fsdp, spec.work, spec.kind == "train"
+        of = " of the batch" if trains else ""
+        yield _dealt(f"rows{of} of {spec.name} per rank", work.samples, data)
+        if trains:
+            yield _dealt(f"rows of a minibatch of {spec.name} per rank", work.samples * work.epochs / work.steps, data)
+        if not layout.micro:
+            return
+        tokens, count = self.prices.micro_batches(spec, layout)
+        each = f"{tokens:.0f} tokens of a rank{' in an optimizer step' if trains else ''} ÷ micro={layout.micro}"
+        if not trains:
+            yield Quantity(f"micro-batches of {spec.name} per rank", count, "micro-batches", f"{each}, rounded up")
+            return
+        said = f"{count} ({each}, rounded up) × {work.steps} optimizer steps"
+        yield Quantity(f"micro-batches of {spec.name} per rank", count * work.steps, "micro-batches", said)
 
     # ------------------------------------------------------------ transfers
 
@@ -162,19 +185,10 @@ def _named(first: int, size: int) -> str:
     return f"rank{first}" if size == 1 else f"ranks{first}-{first + size - 1}"
 
 
-def _shares(phases: tuple[Phase, ...]) -> Iterator[Quantity]:
-    """What a replica gets of a phase's rows, and how many micro-batches that is."""
-    for x in phases:
-        data = x.layout.dp * x.layout.fsdp
-        yield Quantity(
-            f"rows of {x.name} per rank", x.samples / data, "samples", f"{x.samples} samples ÷ {data} (dp × fsdp)"
-        )
-        if x.layout.micro and x.tokens:
-            each = x.tokens / data
-            said = f"{x.tokens} tokens ÷ {data} ranks ÷ micro={x.layout.micro}"
-            yield Quantity(
-                f"micro-batches of {x.name} per rank", max(1.0, each / x.layout.micro), "micro-batches", said
-            )
+def _dealt(name: str, rows: float, data: int) -> Quantity:
+    """Rows of the rank that has the most of them."""
+    rounded = "" if rows % data == 0 else ", rounded up"
+    return Quantity(name, math.ceil(rows / data), "samples", f"{rows:g} samples ÷ {data} (dp × fsdp){rounded}")
 
 
 def fits(puts: Mapping[str, Put], instance: Instance) -> float:

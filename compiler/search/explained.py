@@ -50,9 +50,19 @@ def _phase(phase: Phase) -> Iterator[str]:
 
 
 def _transfers(transfers: Sequence[Transfer]) -> Iterator[str]:
+    """Those of the same rows the same way are one line: they differ in who waits for them."""
+    waiting: dict[str, list[str]] = {}
     for t in transfers:
         way = t.source if t.source == t.target else f"{t.source} → {t.target}"
-        yield f"  {t.kind:<8}{t.model}, {way}: {_gb(t.bytes)} into a device in {_s(t.seconds)}"
+        line = f"  {t.kind:<8}{_moved(t)}, {way}: {_gb(t.bytes)} into a device in {_s(t.seconds)}"
+        waiting.setdefault(line, []).append(t.before)
+    for line, phases in waiting.items():
+        yield line + (f", for {', '.join(phases)}" if line.startswith("  rows") else "")
+
+
+def _moved(t: Transfer) -> str:
+    """What moves: rows of the phases that made them, or what a model has."""
+    return f"of {', '.join(t.after)}" if t.kind == "rows" else t.model
 
 
 def _alternative(a: Alternative) -> str:
@@ -72,8 +82,14 @@ def _by_kind(sizes: dict[str, float]) -> str:
 
 
 def _s(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds >= 10 else f"{seconds:.2f} s" if seconds >= 0.1 else f"{seconds * 1000:.1f} ms"
+    for least, unit, name, digits in ((10, 1, "s", 1), (0.1, 1, "s", 2), (1e-4, 1e-3, "ms", 1)):
+        if seconds >= least:
+            return f"{seconds / unit:.{digits}f} {name}"
+    return f"{seconds * 1e6:.1f} µs" if seconds else "0 s"
 
 
 def _gb(size: float) -> str:
-    return f"{size / GB:.1f} GB" if size >= 5e7 else f"{size / 1e6:.1f} MB"
+    for least, unit, name in ((5e7, GB, "GB"), (1e5, 1e6, "MB"), (1e3, 1e3, "kB")):
+        if size >= least:
+            return f"{size / unit:.1f} {name}"
+    return f"{size:.0f} B"

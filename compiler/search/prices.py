@@ -52,6 +52,17 @@ class Prices:
         shared = max(1, w.samples // max(1, w.prompts))
         return c.Generate(w.samples, w.prompt, lengths, shared, slots or 1024)
 
+    def micro_batches(self, phase: PhaseSpec, layout: Layout) -> tuple[float, int]:
+        """Tokens that a rank has of a phase, of an update in an optimizer step; in how many micro-batches it has them.
+
+        They are those that the phase's seconds and bytes are of.
+        """
+        work = self.work(phase)
+        if isinstance(work, c.Generate):
+            raise c.CostError(f"`{phase.name}` generates: it has no micro-batches")
+        steps = work.steps if isinstance(work, c.Train) else 1
+        return c.dealt(work.batch, steps, _layout(layout))[1:]
+
     def host(self, size: float, devices: int) -> float:
         """Seconds to bring bytes of each device to the host, or back."""
         return c.host_seconds(size, self.part(devices), self.constants)

@@ -64,7 +64,8 @@ def _rows(plan: p.Plan) -> tuple[dict[str, int], list[str]]:
     for i in plan.walk():
         if i.op == "collect":
             rows |= {f"{r.out}.prompt": i.attrs["target"] for r in i.body if r.op == "read"}
-            assumed.append(f"`{i.out}` has enough rows after one round")
+            read = ", ".join(f"`{r.out}`" for r in i.body if r.op == "read")
+            assumed.append(f"the `collect` of {read} has enough rows after one round")
         elif i.op == "read" and f"{i.out}.prompt" not in rows:
             if not i.attrs.get("batch"):
                 assumed.append(f"`{i.out}`, a whole file, has {ASSUMED_ROWS} rows")
@@ -199,6 +200,6 @@ def _of_an_update(i: p.Instruction, counts: Counts) -> Iterator[Quantity]:
     name = f"{i.attrs['model']}.update"
     samples = sum(w.samples for w in _parts(i, counts))
     said = f"{steps // epochs} minibatches × {epochs} epoch{'s' if epochs > 1 else ''}"
-    yield Quantity(f"optimizer steps of {name}", steps, "steps per step", said)
+    yield Quantity(f"optimizer steps of {name}", steps, "a step", said)
     each = samples * epochs / steps
     yield Quantity(f"minibatch of {name}", each, "samples", f"{samples} samples ÷ {steps // epochs} minibatches")

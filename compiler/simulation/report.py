@@ -78,8 +78,8 @@ def _memory(memory: Iterable[Peak], d: Decision) -> Iterator[str]:
     for peak in memory:
         during = f" in {peak.during}" if peak.during else ""
         yield (
-            f"memory of {peak.slot}: {_gib(peak.peak)} at most{during}, {_gib(peak.resident)} all the time, "
-            f"of {_gib(d.memory)}"
+            f"memory of {peak.slot}: {_gb(peak.peak)} at most{during}, {_gb(peak.resident)} all the time, "
+            f"of {_gb(d.memory)}"
         )
 
 
@@ -138,8 +138,8 @@ def _share(share: float) -> str:
     return f"{100 * share:.1f}%" if share >= SHOWN else "–"
 
 
-def _gib(size: float) -> str:
-    return f"{size / 2**30:.1f} GiB"
+def _gb(size: float) -> str:
+    return f"{size / 1e9:.1f} GB"
 
 
 def _counted(count: int, noun: str) -> str:

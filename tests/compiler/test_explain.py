@@ -85,3 +85,8 @@ def test_one_process_says_nothing_of_ranks(bench: Workbench, capsys: Output) -> 
 def test_ranks_need_their_target(bench: Workbench, capsys: Output) -> None:
     assert main(["explain", str(bench.write(TEXT)), "--ranks", "2"]) == 2
     assert "give `--target multi` too" in capsys.readouterr().err
+
+
+def test_what_was_collected_has_the_flows_name(capsys: Output) -> None:
+    shown = explained(capsys, "std/dapo.flow", "--target", "multi", "--ranks", "4")
+    assert "rollout{length, logprobs, tokens}: dealt" in shown and "_2" not in shown and "%" not in shown

@@ -175,3 +175,25 @@ def test_planning_warns_of_no_files_it_does_not_need(bench: Workbench, capsys: O
     path = str(bench.write(flow().replace("train.jsonl", "elsewhere.jsonl")))
     status, _, err = run(capsys, command[0], path, *command[1:], "--cluster", "4xH100", *SMALL)
     assert status == 0 and not err
+
+
+def test_every_optimizer_step_has_a_micro_batch_on_each_rank(bench: Workbench, capsys: Output) -> None:
+    text = flow().replace("update policy(adamw(lr=1e-6)", "update policy(adamw(lr=1e-6), minibatch=4 prompts, epochs=3")
+    found = decision(capsys, str(bench.write(text)), "--cluster", "4xH100")
+    numbers = {q.name: q for q in found.arithmetic}
+    steps = numbers["optimizer steps of policy.update"].value
+    count = numbers["micro-batches of policy.update per rank"]
+    assert steps > 3 and count.value >= steps and count.value % steps == 0
+    minibatch = numbers["minibatch of policy.update"].value
+    data = found.phase("policy.update").layout.dp * found.phase("policy.update").layout.fsdp
+    assert numbers["rows of a minibatch of policy.update per rank"].value == -(-minibatch // data)
+    assert all(q.value == int(q.value) for q in numbers.values())
+
+
+def test_explain_says_which_rows_move_and_for_whom(bench: Workbench, capsys: Output) -> None:
+    lines = "policy.update on nodes[1]\npolicy.generate on nodes[0]"
+    path = str(bench.write(placed(lines, "h100(nodes=2, devices=2)")))
+    _, out, _ = run(capsys, "explain", path, "--cluster", "2x2xH100", *SMALL)
+    (rows,) = (line for line in out.splitlines() if line.startswith("  rows"))
+    assert "of policy.generate, ranks0-1 → ranks2-3" in rows and rows.endswith("for policy.update")
+    assert " kB into a device in " in rows and "µs" in rows
