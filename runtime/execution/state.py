@@ -1,13 +1,14 @@
 """The state of a run: everything a later step depends on, as a commit holds it."""
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 import torch
 from torch import Tensor
 
+from ...compiler.plan import Instruction
 from ..commits import Commit, CommitError, CommitStore
 from ..errors import RunWarning
 from .ahead import Queues, pack_queues, unpack_queues
@@ -33,6 +34,7 @@ def pack_state(session: Session, step: int, queues: Queues) -> tuple[dict[str, T
         "torch": torch.__version__,
         "ranks": session.world.size,
         "step": step,
+        "steps": session.steps,
         "states": session.states,
         "cursors": session.cursors,
         "optimizer_steps": _optimizer_steps(session),
@@ -85,13 +87,37 @@ def check_resumable(commit: Commit, session: Session) -> None:
                 f"{commit.path} is of another run: its {what} is {then}, this one's is {now}; resume with the same "
                 "flow and options, or choose another --out"
             )
-    now_used = {o.key: o.sha256 for o in session.plan.operators} | source_digests(session)
-    changed = sorted(name for name, digest in now_used.items() if meta["sources"].get(name) != digest)
-    if changed:
+    if changed := _changed(meta["sources"], session):
+        text = f"{', '.join(changed)} changed since the commit of step {commit.step}"
+        warnings.warn(f"{text}; the run goes on with what is there now", RunWarning, stacklevel=3)
+
+
+def _changed(then: Mapping[str, str], session: Session) -> list[str]:
+    """What a run reads that isn't as it was: each file of functions once, whichever of them are called."""
+    code = {o.file for o in session.plan.operators if then.get(o.key) != o.sha256}
+    read = {name for name, digest in source_digests(session).items() if then.get(name) != digest}
+    return [*(f"the code of {file}" for file in sorted(code)), *sorted(read)]
+
+
+def _warn_of_schedules(commit: Commit, session: Session) -> None:
+    """Of schedules that end with the run, if its end isn't where it was: the learning rates so far were of that one.
+
+    Commits that don't say where the end was are older than this.
+    """
+    then, now = commit.meta.get("steps", session.steps), session.steps
+    moved = [] if then == now else sorted({f"`{i.attrs['model']}`" for i in session.whole.walk() if _ends_with_run(i)})
+    if moved:
+        are = "schedule of {} ends" if len(moved) == 1 else "schedules of {} end"
         text = (
-            f"{', '.join(changed)} changed since the commit of step {commit.step}; the run goes on with the new state"
+            f"the learning-rate {are.format(' and '.join(moved))} with the run: after {then} steps until the commit of "
+            f"step {commit.step}, after {now} from here on, so the rates aren't those of an uninterrupted run; "
+            "`decay=` gives a schedule an end of its own"
         )
         warnings.warn(text, RunWarning, stacklevel=3)
+
+
+def _ends_with_run(i: Instruction) -> bool:
+    return i.op == "update" and i.attrs["optimizer"]["schedule"] != "constant" and not i.attrs["optimizer"]["decay"]
 
 
 def source_digests(session: Session) -> dict[str, str]:
@@ -103,6 +129,7 @@ def source_digests(session: Session) -> dict[str, str]:
 
 def restore_state(store: CommitStore, commit: Commit, session: Session) -> tuple[int, Queues]:
     """Take over the state of a commit. Returns the number of finished steps and what waits in queues."""
+    _warn_of_schedules(commit, session)
     meta, names = commit.meta, commit.tensor_names()
     targets = {f"model.{n}.{k}": w for n in _changing(session) for k, w in _weights(session, n).items()}
     states = {n: t.targets(_under(names, f"optimizer.{n}.")) for n, t in session.trainers.items()}

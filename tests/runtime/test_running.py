@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -268,8 +269,32 @@ def test_only_the_same_run_is_resumed(workshop: Workshop) -> None:
 def test_a_mended_reward_may_go_on(workshop: Workshop) -> None:
     first = workshop.run(PLAIN, 1)
     add_function(workshop, "X = 1\n")
-    with pytest.warns(RunWarning, match="rewards.share changed since the commit of step 1"):
+    with pytest.warns(
+        RunWarning, match=r"^the code of rewards\.py changed since the commit of step 1; the run goes on"
+    ):
         assert len(workshop.run(PLAIN, 2, resume=True, out=first.out).metrics) == 2
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+def test_a_schedule_whose_end_moves_with_the_run_is_told(workshop: Workshop, schedule: str) -> None:
+    plan = workshop.compile(PLAIN.replace("lr=1e-3", f'lr=1e-3, schedule="{schedule}"'))
+    first = workshop.run(plan, 2)
+    said = "schedule of `policy` ends with the run: after 2 steps until the commit of step 2, after 3 from here on"
+    with pytest.warns(RunWarning, match=said):
+        workshop.run(plan, 3, resume=True, out=first.out)
+    with warnings.catch_warnings():  # its end is that of the run before
+        warnings.simplefilter("error", RunWarning)
+        workshop.run(plan, 3, resume=True, out=first.out)
+
+
+@pytest.mark.parametrize("options", ["", ', schedule="cosine", decay=3'])
+def test_a_later_end_is_that_of_an_uninterrupted_run(workshop: Workshop, options: str) -> None:
+    plan = workshop.compile(PLAIN.replace("lr=1e-3", f"lr=1e-3{options}"))
+    first = workshop.run(plan, 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RunWarning)
+        resumed = workshop.run(plan, 4, resume=True, out=first.out)
+    assert bit_equal(resumed.state, workshop.run(plan, 4).state)
 
 
 def test_another_number_of_threads_is_told(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
