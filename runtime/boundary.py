@@ -7,6 +7,7 @@ frames; the frames of this runtime say nothing to the author of a reward functio
 import asyncio
 import linecache
 import os
+import sys
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -77,12 +78,24 @@ def raised(error: BaseException, context: RowContext, note: str = "") -> Operato
 
 def user_frames(error: BaseException) -> tuple[str, ...]:
     """The frames of a traceback that aren't this runtime's (nor asyncio's above the user's), as lines to print."""
+    return tuple(_lines(_frames(error.__traceback__)) + _syntax_lines(error))
+
+
+def running_frames(thread: int) -> tuple[str, ...]:
+    """Where a thread is below this runtime, as lines to print; or where in the runtime, if it is nowhere below."""
+    stack = list(traceback.extract_stack(sys._current_frames().get(thread)))
+    ours = [number for number, frame in enumerate(stack) if frame.filename.startswith(_OURS)]
+    below = [f for f in stack[ours[0] if ours else 0 :] if not f.filename.startswith(_OURS)]
+    return tuple(_lines(below or stack[-1:]))
+
+
+def _lines(frames: Sequence[traceback.FrameSummary]) -> list[str]:
     lines: list[str] = []
-    for frame in _frames(error.__traceback__):
+    for frame in frames:
         lines.append(f"{_shown(frame.filename)}:{frame.lineno}, in {frame.name}")
         source = frame.line or linecache.getline(frame.filename, frame.lineno or 0).strip()
         lines += [f"  {source}"] if source else []
-    return tuple(lines + _syntax_lines(error))
+    return lines
 
 
 def _frames(trace: TracebackType | None) -> list[traceback.FrameSummary]:

@@ -2,7 +2,20 @@
 
 
 class RunError(Exception):
-    """A run cannot go on, for a reason that the user can mend: its text is the whole message."""
+    """A run cannot go on, for a reason that the user can mend: its text is the whole message.
+
+    origin: the rank on which it arose, where that is another one, which told this one of it.
+    """
+
+    origin: int | None = None
+
+
+class RankError(OSError):
+    """What the system refused to one rank, raised on all of them."""
+
+    def __init__(self, rank: int, error: BaseException) -> None:
+        super().__init__(f"rank {rank}: {error}")
+        self.rank = rank
 
 
 class RunWarning(UserWarning):

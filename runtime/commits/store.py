@@ -12,11 +12,11 @@ import re
 import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..errors import RunWarning
+from ..errors import RankError, RunError, RunWarning
 from ..ranks.channel import Alone, Channel
 from ..ranks.together import on_all, on_first
 from .commit import FORMAT, META_FILE, TENSOR_FOLDER, Commit, CommitError, pack_commit, read_commit, unpack_commit
@@ -76,13 +76,30 @@ class CommitStore:
             logs: files below `out`, brought to the disk before their lengths are noted; of the first rank.
 
         Raises:
-            CommitError: it can't be written; earlier commits are as they were.
+            CommitError: on all ranks: it can't be written. Earlier commits are as they were.
         """
-        from .tensors import save_tensors
-
         target = self.folder / f"step-{step:06d}"
         partial = target.with_name(target.name + _LEFTOVER)
         what = f"the commit of step {step}"
+        try:
+            return self._saved(step, what, partial, target, tensors, meta, logs)
+        except CommitError:
+            with suppress(RunError):  # the one above is told
+                self._on_first(what, lambda: self._discard(partial))
+            raise
+
+    def _saved(
+        self,
+        step: int,
+        what: str,
+        partial: Path,
+        target: Path,
+        tensors: Mapping[str, "Tensor"],
+        meta: Mapping[str, Any],
+        logs: Sequence[Log],
+    ) -> Commit:
+        from .tensors import save_tensors
+
         self._on_first(what, lambda: self._open(partial, step))
         with self._writing(step):
             save_tensors(partial / TENSOR_FOLDER, tensors, what, self._channel.ranks, self._group)
@@ -96,6 +113,12 @@ class CommitStore:
             make_folder(self.folder)
             _remove(partial)
             partial.mkdir()
+        return b""
+
+    def _discard(self, partial: Path) -> bytes:
+        """Remove what a save that failed has left: it may be what fills the disk."""
+        with suppress(OSError):
+            _remove(partial)
         return b""
 
     def _finish(self, partial: Path, target: Path, step: int, meta: Mapping[str, Any], logs: Sequence[Log]) -> bytes:
@@ -210,7 +233,9 @@ class CommitStore:
         try:
             yield
         except OSError as error:
-            raise CommitError(f"The commit of step {step} can't be written: {error}. {self._standing()}") from error
+            failure = CommitError(f"The commit of step {step} can't be written: {error}. {self._standing()}")
+            failure.origin = error.rank if isinstance(error, RankError) else None
+            raise failure from error
 
     def _standing(self) -> str:
         whole = self.newest_here()

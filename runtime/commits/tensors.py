@@ -24,6 +24,7 @@ from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorS
 from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
+from ..errors import RankError
 from ..ranks.channel import PeerError
 
 _INDEX_FILE = ".metadata"
@@ -60,7 +61,7 @@ def save_tensors(
 
     Raises:
         PeerError: another rank is gone, or late.
-        OSError: on all ranks, if one of them can't write. In a single process, any error.
+        RankError: on all ranks, if one of them can't write. In a single process, any error.
     """
     state = {name: tensor.detach() for name, tensor in tensors.items()}
     writer = FileSystemWriter(folder, sync_files=True)
@@ -149,7 +150,7 @@ def _shared_errors(what: str, ranks: Sequence[int]) -> Iterator[None]:
         if len(ranks) == 1:
             raise
         index, (error, _) = min(wrapper.failures.items(), key=lambda failure: failure[0])
-        raise OSError(f"rank {ranks[index]}: {error}") from None
+        raise RankError(ranks[index], error) from None
     except RuntimeError as error:  # of gloo: DCP wraps those that occur in a rank's own work
         if len(ranks) == 1:
             raise

@@ -20,7 +20,14 @@ _OF_GLOO = ("/gloo/transport/", "Application timeout caused pair closure")
 
 
 class PeerError(RunError):
-    """Another rank didn't answer in time, or is gone: a consequence of what happened there."""
+    """Another rank didn't answer in time, or is gone: a consequence of what happened there.
+
+    awaited: the ranks that are late and known to be somewhere else.
+    """
+
+    def __init__(self, text: str, awaited: Sequence[int] = ()) -> None:
+        super().__init__(text)
+        self.awaited = tuple(awaited)
 
 
 class Channel(ABC):
@@ -192,14 +199,31 @@ class GlooChannel(Channel):
         except RuntimeError as error:
             awaited = range(self.size) if indices is None else indices
             others = [self.ranks[i] for i in awaited if i != self.index] or [r for r in self.ranks if r != self._own]
-            raise PeerError(self._told(what, others, str(error))) from error
+            raise self._error(what, others, str(error)) from error
 
     @property
     def _own(self) -> int:
         return self.ranks[self.index]
 
-    def _told(self, what: str, others: Sequence[int], cause: str) -> str:
+    def _error(self, what: str, others: Sequence[int], cause: str) -> PeerError:
         late = "timed out" in cause.lower() or "timeout" in cause.lower()
+        behind = self._elsewhere(others) if late else {}
+        if behind:
+            return PeerError(self._behind(what, behind), list(behind))
+        return PeerError(self._told(what, others, cause, late))
+
+    def _elsewhere(self, others: Sequence[int]) -> dict[int, str]:
+        """Where those others are that aren't where this rank is, as far as they have said so."""
+        own = self._where(self._own)
+        return {rank: place for rank in others if (place := self._where(rank)) and place != own}
+
+    def _behind(self, what: str, places: Mapping[int, str]) -> str:
+        """Who is waited for comes first: who waits has done nothing wrong."""
+        late = "; ".join(f"rank {rank} is still at {place}" for rank, place in list(places.items())[:_FEW])
+        seconds, them = self._timeout.total_seconds(), "it" if len(places) == 1 else "them"
+        return f"{late} after {seconds:g} s; rank {self._own} waits for {them} at {what} (--timeout)"
+
+    def _told(self, what: str, others: Sequence[int], cause: str, late: bool) -> str:
         if late:
             head = f"waited {self._timeout.total_seconds():g} s for {ranks_text(others)} (--timeout)"
         else:

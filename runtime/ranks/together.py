@@ -16,7 +16,7 @@ def on_first(channel: Channel, what: str, work: Callable[[], bytes], kind: type[
     if channel.index > 0:
         told = channel.share(b"", what)
         if told[:1] != _GOOD:
-            raise kind(told[1:].decode())
+            raise _of(channel.ranks[0], kind(told[1:].decode()))
         return told[1:]
     try:
         result = work()
@@ -42,12 +42,18 @@ def on_all(channel: Channel, what: str, kind: type[RunError] = RunError) -> Iter
     texts = channel.collect(_text(failure).encode() if failure else b"", what)
     if failure is not None:
         raise failure
-    told = [f"rank {r}: {text.decode()}" for r, text in zip(channel.ranks, texts, strict=True) if text]
+    told = {r: f"rank {r}: {text.decode()}" for r, text in zip(channel.ranks, texts, strict=True) if text}
     if told:
-        raise kind("; ".join(told))
+        raise _of(min(told), kind("; ".join(told.values())))
 
 
 _GOOD, _BAD = b"+", b"-"
+
+
+def _of(rank: int, error: RunError) -> RunError:
+    """The error, which arose on another rank."""
+    error.origin = rank
+    return error
 
 
 def _text(error: Exception) -> str:

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import NoReturn
 
 from torch._C._distributed_c10d import Store
 
+from ..boundary import running_frames
 from ..errors import RunError
 from .channel import PeerError, as_peer_error, ranks_text
 from .world import World, place_key
@@ -34,11 +36,15 @@ _CLAIM, _FAILED = "first", "failed"
 
 @dataclass(frozen=True)
 class Failure:
-    """What ended a run: on which rank, and what was printed of it. is_stop: it was the user's wish."""
+    """What ended a run: on which rank, and what was printed of it.
+
+    is_stop: it was the user's wish. awaited: the ranks that didn't come where another one waited for them.
+    """
 
     rank: int
     text: str
     is_stop: bool = False
+    awaited: Sequence[int] = ()
 
     @property
     def status(self) -> int:
@@ -87,7 +93,7 @@ class Watch:
         self._ending.acquire()  # for good: the thread's own end would cut this one short
         self._world.is_ending = True
         error = as_peer_error(error, self._world.rank)
-        own = Failure(self._world.rank, _told(error), isinstance(error, KeyboardInterrupt))
+        own = self._failure(error)
         cause = None
         try:
             cause = self._cause(own, isinstance(error, PeerError))
@@ -103,20 +109,39 @@ class Watch:
                 stream.flush()
         self._exit((cause or own).status)
 
+    def _failure(self, error: BaseException) -> Failure:
+        """What an exception says: of this rank, or of the one that it came from or waited for."""
+        awaited = error.awaited if isinstance(error, PeerError) else ()
+        origin = error.origin if isinstance(error, RunError) else None
+        rank = awaited[0] if awaited else self._world.rank if origin is None else origin
+        return Failure(rank, _told(error), isinstance(error, KeyboardInterrupt), awaited)
+
     def _cause(self, own: Failure, is_consequence: bool) -> Failure | None:
         """Another rank's failure, which came first; None if this rank has to speak."""
         if is_consequence and (cause := _published(self._main_store, _CAUSE)) is not None:
             return cause
-        return None if _claimed(self._main_store, own.rank) else _published(self._main_store, _CAUSE)
+        return None if _claimed(self._main_store, self._world.rank) else _published(self._main_store, _CAUSE)
 
     def _headed(self, own: Failure) -> str:
-        return own.text if own.is_stop else f"error: rank {own.rank} failed at {self._world.place}:\n{own.text}"
+        if own.is_stop:
+            return own.text
+        if own.awaited:
+            return f"error: {own.text}"
+        return f"error: rank {own.rank} failed at {self._world.place}:\n{own.text}"
 
     def _deserted(self) -> str:
         return f"rank {self._world.rank}: stopped, because the run's store is gone with its host"
 
     def _because(self, cause: Failure) -> str:
-        return "" if cause.is_stop else f"rank {self._world.rank}: stopped, because rank {cause.rank} failed"
+        if cause.is_stop:
+            return ""
+        what = "didn't come" if cause.awaited else "failed"
+        return f"rank {self._world.rank}: stopped, because {ranks_text(cause.awaited or [cause.rank])} {what}"
+
+    def _whereabouts(self) -> str:
+        """Where the main thread is, for which others have waited in vain: it can't say so itself."""
+        lines = running_frames(threading.main_thread().ident or 0)
+        return "\n  ".join([f"rank {self._world.rank}, for which others waited, is here:", *lines])
 
     # ------------------------------------------------------------ the thread
 
@@ -133,7 +158,8 @@ class Watch:
         self._ticks += 1
         self._publish_place()
         if (failure := _look_up(self._store)) is not None:
-            self._finish(self._because(failure), failure.status)
+            is_late = self._world.rank in failure.awaited
+            self._finish(self._whereabouts() if is_late else self._because(failure), failure.status)
         if self._ticks % 2 == 0:
             self._look_for_dead()
         if self._ticks % _TICKS_PER_BEAT == 0 and (silent := self._beats.silent(self._store)):

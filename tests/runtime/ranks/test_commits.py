@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
 from shardflow.runtime.commits import CommitStore
-from shardflow.runtime.commits.commit import Commit, read_commit
+from shardflow.runtime.commits.commit import Commit, CommitError, read_commit
 from shardflow.runtime.errors import RunError, RunWarning
 from shardflow.runtime.execution.optimizer import Trainer
 from shardflow.runtime.models import Role, count_passes, load_role
@@ -160,11 +160,14 @@ def fails_to_write(world: World, out: Path, rank: int, place: str) -> str:
     with pytest.MonkeyPatch.context() as patch:
         if world.rank == rank:
             patch.setattr(place, raising(FULL))
-        text = told(lambda: commits.save(2, {f"x{world.rank}": torch.tensor(2)}, {}))
+        with pytest.raises(CommitError) as caught:
+            commits.save(2, {f"x{world.rank}": torch.tensor(2)}, {})
+    assert rank == (world.rank if caught.value.origin is None else caught.value.origin)
+    assert not list(commits.folder.glob("*.tmp"))
     found = commits.latest()
     assert found is not None and found.step == 1
     commits.save(2, {f"x{world.rank}": torch.tensor(2)}, {})
-    return text
+    return f"CommitError: {caught.value}"
 
 
 WRITER = "torch.distributed.checkpoint.filesystem.FileSystemWriter"
