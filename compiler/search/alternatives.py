@@ -18,6 +18,9 @@ SLOWEST = 3.0
 WIDER = (1.01, 1.03, 1.1, 1.3, 2.0)
 """How many times slower than its bound a grouping may be, tried in this order."""
 
+TOGETHER = "all phases on all devices"
+EXCLUDED = "excluded by the `place` lines"
+
 EFFORT = Effort(1.0, 0.01)
 LAYOUTS = 2
 """Other layouts of a phase that are told of."""
@@ -35,7 +38,11 @@ def _groupings(instance: Instance, best: Solution) -> Iterator[Alternative]:
     chosen = {name: put.slot for name, put in best.puts.items()}
     for what, grouping in named(instance.problem, instance.most_slots).items():
         is_chosen = dict(grouping.slot) == _numbered(chosen, instance.problem)
-        if not is_chosen and grouping.slots <= instance.devices:
+        if is_chosen or grouping.slots > instance.devices:
+            continue
+        if excludes(instance, grouping) or (what == TOGETHER and _parts(instance)):
+            yield Alternative(what, None, None, EXCLUDED)
+        else:
             period = period_of(instance, grouping, best.period)
             why = "" if period else f"none was found that is at most {SLOWEST:g} times slower"
             yield Alternative(what, period, period / best.period - 1 if period else None, why)
@@ -47,7 +54,7 @@ def named(problem: Problem, slots: int) -> dict[str, Grouping]:
     order = [x.name for x in problem.phases]
     each = units(problem)
     engines = {x.name for x in problem.phases if x.kind == "generate"}
-    wanted = {"all phases on all devices": dict.fromkeys(order, 0)}
+    wanted = {TOGETHER: dict.fromkeys(order, 0)}
     if engines and len(engines) < len(order):
         wanted["generation apart from the rest"] = {x: int(x not in engines) for x in order}
     family = _family(problem)
@@ -61,6 +68,27 @@ def named(problem: Problem, slots: int) -> dict[str, Grouping]:
         if key in every and every[key] not in found.values():
             found[what] = every[key]
     return found
+
+
+def excludes(instance: Instance, grouping: Grouping) -> bool:
+    """Whether lines rule a grouping out by where they put phases."""
+    slot = grouping.slot
+    places: dict[int, set[range]] = {}
+    for request in instance.requests:
+        for name in request.phases:
+            if request.beside is not None and slot[name] != slot[request.beside]:
+                return True
+            if request.ranks is not None:
+                places.setdefault(slot[name], set()).add(request.ranks)
+    taken = [rank for found in places.values() for ranks in found for rank in ranks]
+    left = instance.devices - len(taken)
+    crowded = len(set(taken)) < len(taken) or left < len(set(slot.values())) - len(places)
+    return crowded or any(len(found) > 1 for found in places.values())
+
+
+def _parts(instance: Instance) -> bool:
+    """Whether a line puts a phase on some of the devices only."""
+    return any(r.ranks is not None and len(r.ranks) < instance.devices for r in instance.requests)
 
 
 def _family(problem: Problem) -> dict[str, int]:
@@ -115,10 +143,11 @@ def _layouts(instance: Instance, best: Solution) -> Iterator[Alternative]:
 
 
 def _others(instance: Instance, best: Solution, name: str, put: Put) -> list[Put]:
-    """Of each other layout the fastest candidate that fits beside the rest; if none does, the fastest."""
+    """Of each other layout that lines allow the fastest candidate that fits beside the rest; else the fastest."""
+    asked = [r for r in instance.requests if name in r.phases]
     found: dict[tuple[int, ...], list[Put]] = {}
     for c in sorted(instance.choices[name][put.size], key=Candidate.rank):
-        if c.key != put.candidate.key:
+        if c.key != put.candidate.key and all(r.allows(c.layout) for r in asked):
             found.setdefault(c.key, []).append(replace(put, candidate=c))
     fitting = ((p for p in puts if fits({**best.puts, name: p}, instance) <= 0) for puts in found.values())
     return [next(inside, puts[0]) for inside, puts in zip(fitting, found.values(), strict=True)]

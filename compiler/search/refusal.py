@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 
 from ..cluster import Cluster, Node
 from .bounds import one_slot
-from .candidates import Finder, Limits, instance_of
+from .candidates import Finder, Limits, instance_of, slot_sizes
 from .decision import Bytes
 from .instance import Candidate, Instance, Request
+from .misfits import misfits
 from .prices import Prices
 from .problem import PhaseSpec
 from .requests import conflicting
@@ -32,7 +33,10 @@ class Refusal:
 
 
 def refusal(instance: Instance, prices: Prices, limits: Limits) -> Refusal:
-    """Why an instance has no placement."""
+    """Why an instance has no placement: a degree that can't be, lines against each other, or memory."""
+    misfit = next(misfits(instance.requests, instance.problem, prices.shapes), None)
+    if misfit is not None:
+        return Refusal(misfit.code, misfit.message, misfit.help, (misfit.request,))
     lines = conflicting(instance)
     if lines is not None:
         endless = replace(_with_memory(instance, prices, limits), requests=lines)
@@ -65,16 +69,15 @@ def _no_memory(instance: Instance, prices: Prices, limits: Limits, lines: tuple[
     else:
         each = ", ".join(f"`{n}` {_gb(c.kept + c.extra)}" for n, c, _ in least)
         message = f"memory doesn't fit: each phase does, but not all on {instance.devices} devices, {has}: {each}"
-    return Refusal("E0507", message, _nearest(instance, prices, limits, lines), lines)
+    return Refusal("E0507", message, _nearest(instance, prices, limits, lines, name), lines)
 
 
 def _leanest(finder: Finder, phase: PhaseSpec, instance: Instance) -> Iterator[tuple[Candidate, int]]:
-    """The candidate of a phase that needs the least memory, among those that its lines allow."""
+    """The candidate of a phase that needs the least memory, among those that its lines allow, and where others do."""
     asked = [r for r in finder.requests if phase.name in r.phases]
     found = [
         (c, size)
-        for size in instance.sizes or (instance.devices,)
-        if all(r.ranks is None or len(r.ranks) == size for r in asked)
+        for size in _sizes(phase.name, instance, finder.requests)
         for c in finder.every(phase, size)
         if all(r.allows(c.layout) for r in asked)
     ]
@@ -82,8 +85,19 @@ def _leanest(finder: Finder, phase: PhaseSpec, instance: Instance) -> Iterator[t
         yield min(found, key=lambda f: f[0].kept + f[0].extra)
 
 
-def _nearest(instance: Instance, prices: Prices, limits: Limits, lines: tuple[Request, ...]) -> str:
-    """What would fit: the lines' degrees changed, or more devices."""
+def _sizes(phase: str, instance: Instance, lines: tuple[Request, ...]) -> tuple[int, ...]:
+    """Sizes of slots that lines leave a phase: its own line's, or a slot of another line, or what is beside them."""
+    named = {r.ranks for r in lines if r.ranks is not None}
+    own = {len(r.ranks) for r in lines if phase in r.phases and r.ranks is not None}
+    if own:
+        return tuple(sorted(own))
+    left = instance.devices - len(set[int]().union(*named))
+    every = instance.sizes or (instance.devices,)
+    return tuple(s for s in every if s <= left or s in {len(r) for r in named}) or every
+
+
+def _nearest(instance: Instance, prices: Prices, limits: Limits, lines: tuple[Request, ...], largest: str) -> str:
+    """What would fit: the lines' degrees changed, or more devices. largest: the phase that needs the most memory."""
     if lines:
         finder = Finder(instance.problem, prices, (), limits, instance.memory)
         for request in lines:
@@ -94,7 +108,9 @@ def _nearest(instance: Instance, prices: Prices, limits: Limits, lines: tuple[Re
                     near = sorted(fitting, key=lambda c: _distance(c, request))
                     shown = list(dict.fromkeys(str(c.layout) for c in near))[:2]
                     return f"`{name}` fits with {' or with '.join(shown)}"
-        return "leave a line out, or give more devices"
+        needs = _needed(largest, instance, prices, limits, lines)
+        more = f"give `{largest}` {needs} of these devices" if needs else "give more devices"
+        return f"leave a line out, or {more}"
     enough = _enough(instance, prices, limits)
     if enough is not None:
         return f"it fits on {enough} of these devices; fewer may do with shorter sequences"
@@ -103,15 +119,32 @@ def _nearest(instance: Instance, prices: Prices, limits: Limits, lines: tuple[Re
 
 def _enough(instance: Instance, prices: Prices, limits: Limits) -> int | None:
     """How many devices of that kind are enough, among twice, four times, … as many."""
-    device = prices.cluster.nodes[0].device
     for times in TIMES:
-        devices = times * prices.cluster.devices
-        each = min(devices, max(device.per_node, prices.cluster.nodes[0].devices))
-        larger = Cluster(f"{devices}x{device.name}", (Node(device, each),) * (devices // each))
-        more = replace(prices, cluster=larger)
+        more = _larger(prices, times)
         if is_possible(one_slot(instance_of(instance.problem, more, (), limits, instance.memory))):
-            return larger.devices
+            return more.cluster.devices
     return None
+
+
+def _needed(phase: str, instance: Instance, prices: Prices, limits: Limits, lines: tuple[Request, ...]) -> int | None:
+    """The smallest slot on which a phase by itself fits with the degrees of its lines, wherever they put it."""
+    spec, asked = instance.problem.phase(phase), [r for r in lines if phase in r.phases]
+    for times in (1, *TIMES):
+        finder = Finder(instance.problem, _larger(prices, times), lines, limits, instance.memory)
+        for size in slot_sizes(finder.prices.cluster):
+            if any(all(r.allows(c.layout) for r in asked) for c in finder.of(spec, size)):
+                return size
+    return None
+
+
+def _larger(prices: Prices, times: int) -> Prices:
+    """The same on so many times as many devices, in nodes that are no smaller."""
+    if times == 1:
+        return prices
+    node, devices = prices.cluster.nodes[0], times * prices.cluster.devices
+    each = min(devices, max(node.device.per_node, node.devices))
+    larger = Cluster(f"{devices}x{node.device.name}", (Node(node.device, each),) * (devices // each))
+    return replace(prices, cluster=larger)
 
 
 def _distance(candidate: Candidate, request: Request) -> tuple[float, float]:

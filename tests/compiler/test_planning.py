@@ -197,3 +197,39 @@ def test_explain_says_which_rows_move_and_for_whom(bench: Workbench, capsys: Out
     (rows,) = (line for line in out.splitlines() if line.startswith("  rows"))
     assert "of policy.generate, ranks0-1 → ranks2-3" in rows and rows.endswith("for policy.update")
     assert " kB into a device in " in rows and "µs" in rows
+
+
+def test_what_the_lines_rule_out_has_not_lost(bench: Workbench, capsys: Output) -> None:
+    lines = "policy.update on nodes[1], tp=2\npolicy.generate on nodes[0]"
+    path = str(bench.write(placed(lines, "h100(nodes=2, devices=2)")))
+    lost = {a.what: a for a in decision(capsys, path, "--cluster", "2x2xH100").alternatives}
+    assert lost["all phases on all devices"].why == "excluded by the `place` lines"
+    assert not any(what.startswith("policy.update with") for what in lost)
+
+
+def test_a_line_that_leaves_too_little_memory_is_told_with_how_many_are_enough(
+    bench: Workbench, capsys: Output
+) -> None:
+    lines = "policy.update on nodes[0], fsdp=8\npolicy.generate on nodes[1]"
+    path = str(bench.write(placed(lines, "h100(nodes=2)")))
+    args = ["--cluster", "16xH100", "--model", "policy=llama-3.1-70b"]
+    status, _, err = run(capsys, "explain", path, *args)
+    assert status == 1 and "E0507" in err
+    for part in ("`policy.update` on 8 devices", "optimizer 70.6 GB", "give `policy.update` 16 of these devices"):
+        assert part in err
+
+
+@pytest.mark.parametrize(
+    ("degree", "code", "said", "help"),
+    [
+        ("tp=3", "E0506", "doesn't divide `qwen2.5-0.5b`, which has 14 heads", "nearest that fit: `tp=2`"),
+        ("pp=64", "E0506", "doesn't fit `qwen2.5-0.5b`, which has 24 layers", "nearest that fit: `pp=24`"),
+        ("fsdp=3", "E0505", "doesn't divide the 64 devices of `policy.update`", "`fsdp=2` or `fsdp=4`"),
+    ],
+)
+def test_a_degree_that_can_not_be_is_told_with_the_nearest(
+    bench: Workbench, capsys: Output, degree: str, code: str, said: str, help: str
+) -> None:
+    path = str(bench.write(placed(f"policy.update on nodes, {degree}", "h100(nodes=8)")))
+    status, _, err = run(capsys, "explain", path, "--cluster", "64xH100", *SMALL)
+    assert status == 1 and code in err and said in err and help in err

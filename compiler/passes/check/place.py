@@ -8,11 +8,12 @@ from ....dsl.diagnostics import Note, Report, suggest
 from ....dsl.modules import FlowModule
 from ....dsl.source import Span
 from ....dsl.vocabulary import CLUSTER_OPTIONS, DEVICES, METHODS, PLACE_OPTIONS
+from ...cluster import device_named
 from ...facts import Places
 from ...graph import PHASES, Constant, Graph, Operand, Ref, Size
 from ...placement import DEFAULT_RANKS, Placement, Spot
 from ..elaborate.context import Context, Env, Scope
-from ..elaborate.options import read_options, with_defaults
+from ..elaborate.options import read_options
 from .degrees import check_degrees
 from .devices import LOCAL, Cluster, NoSuchRanks, check_product, ranks_of, sized, spot, written
 from .refusals import refusals
@@ -99,6 +100,13 @@ def placed_lines(
     return cluster.ranks if cluster else None, block.cluster.span if block else None, checker.lines
 
 
+def declared_cluster(module: FlowModule, graph: Graph, places: Places, name: str) -> Cluster | None:
+    """The cluster that a file declares by a name, for a flow of it that was checked; None if it declares none."""
+    if name not in module.clusters():
+        return None
+    return _cluster(_Checker(module, graph, Report(), places, Target(planned=True)), ast.Name(name))
+
+
 def check_placed_flows(module: FlowModule, report: Report) -> None:
     """Every `place` block names a flow of this file, or an imported one."""
     flows = module.placeable()
@@ -120,16 +128,22 @@ def _cluster(checker: _Checker, expr: ast.Expr, seen: tuple[str, ...] = ()) -> C
         case ast.Name(id=name) if name in checker.module.clusters():
             return _cluster(checker, checker.module.clusters()[name].value, (*seen, name))
         case ast.Name(id=name) if name in DEVICES:
-            return Cluster(name, 1, None if name in LOCAL else 8)
+            return _made(name, {})
         case ast.Call(func=ast.Name(id=name), args=args) if name in DEVICES:
-            given = read_options(checker.context, checker.env, args, CLUSTER_OPTIONS, name)
-            options = with_defaults(given, CLUSTER_OPTIONS)
-            all_there_are = name in LOCAL and "devices" not in given
-            return Cluster(name, _count(options["nodes"]), None if all_there_are else _count(options["devices"]))
+            return _made(name, read_options(checker.context, checker.env, args, CLUSTER_OPTIONS, name))
     known = [*DEVICES, *checker.module.clusters()]
     shown = _head(expr.func if isinstance(expr, ast.Call) else expr)
     checker.report.add("E0504", f"`{shown}` is no cluster", expr.span, help=suggest(shown, known))
     return None
+
+
+def _made(device: str, given: Mapping[str, Operand]) -> Cluster:
+    """The cluster of a constructor with these options, those that were refused as if they weren't given."""
+    options = {name: v for name, v in given.items() if isinstance(v, int | float)}
+    usual = None if device in LOCAL else device_named(device).per_node
+    devices = _count(options["devices"]) if "devices" in options else usual
+    figures = tuple((name, v) for name, v in options.items() if name not in ("nodes", "devices"))
+    return Cluster(device, _count(options.get("nodes", 1)), devices, figures)
 
 
 def _head(expr: ast.Expr) -> str:
@@ -185,7 +199,8 @@ def _line(checker: _Checker, cluster: Cluster | None, line: ast.PlaceLine) -> No
     targets = _targets(checker, line.target)
     beside = _targets(checker, line.beside) if line.beside is not None else []
     options = read_options(checker.context, checker.env, line.options, PLACE_OPTIONS, "a `place` line")
-    check_degrees(checker.graph, targets, options, line.span, checker.places, checker.report)
+    if not checker.target.planned:  # a placement may be for another model than the flow names, and checks its shape
+        check_degrees(checker.graph, targets, options, line.span, checker.places, checker.report)
     ranks = _ranks_of(checker, cluster, line, options)
     for target in targets:
         _once(checker, target, line)
