@@ -77,7 +77,9 @@ def _target_options(p: argparse.ArgumentParser) -> None:
 
 def _placement_options(p: argparse.ArgumentParser) -> None:
     p.add_argument(
-        "--cluster", metavar="16xH100", help="search the best placement on these devices: NxDEVICE, or a .toml file"
+        "--cluster",
+        metavar="16xH100",
+        help="search the best placement on these devices: NxDEVICE, a .toml file, or a cluster of the flow's file",
     )
     p.add_argument("--prompt-tokens", metavar="N", help="of a placement: tokens of a prompt (default: 512)")
     p.add_argument(

@@ -108,10 +108,11 @@ def checked_for(source: Source, name: str | None, args: argparse.Namespace) -> C
         return _checked(source, name, args.set, Target(args.target, args.ranks))
     from .planning import placed, wishes_of  # only now: a check needs none of the search
 
-    wishes = wishes_of(args)
     if getattr(args, "require_sources", False):  # for a run, which needs them
-        return placed(_checked(source, name, args.set, Target(planned=True)), wishes)
-    return placed(checked_to_plan(source, name, args.set), wishes)
+        checked = _checked(source, name, args.set, Target(planned=True))
+    else:
+        checked = checked_to_plan(source, name, args.set)
+    return placed(checked, wishes_of(args, checked))  # which may name a cluster of the file
 
 
 def checked_to_plan(source: Source, name: str | None, settings: Sequence[str]) -> Checked:

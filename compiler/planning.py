@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from msgspec import to_builtins
 
 from ..dsl.diagnostics import Diagnostic, FlowError
-from .cluster import Cluster, ClusterError, parse_cluster
+from .cluster import Cluster, ClusterError, cluster_of, parse_cluster
 from .compilation import Checked, compile_flow
-from .passes.check.place import Target, placed_lines
+from .passes.check.place import Target, declared_cluster, placed_lines
 from .placement import Placement, Spot
 from .search.alternatives import alternatives
 from .search.assumptions import BadLength, Lengths, parse_lengths
@@ -45,16 +45,26 @@ class Wishes:
     limits: Limits = field(default_factory=Limits)
 
 
-def wishes_of(args: argparse.Namespace) -> Wishes:
-    """The wishes of a command line. Raises BadSetting, also for wishes without `--cluster`."""
+def wishes_of(args: argparse.Namespace, checked: Checked) -> Wishes:
+    """The wishes of a command line for a flow. Raises BadSetting, also for wishes without `--cluster`."""
     if args.cluster is None:
         given = next(o for o in ("prompt_tokens", "response_tokens", "model", "runnable") if getattr(args, o))
         raise BadSetting(f"`--{given.replace('_', '-')}` is for a placement: give `--cluster 16xH100` too")
     try:
-        cluster, lengths = parse_cluster(args.cluster), parse_lengths(args.prompt_tokens, args.response_tokens)
+        cluster = _cluster(args.cluster, checked)
+        lengths = parse_lengths(args.prompt_tokens, args.response_tokens)
     except (ClusterError, BadLength) as error:
         raise BadSetting(str(error)) from None
     return Wishes(cluster, lengths, _overrides(args.model), RUNNABLE if args.runnable else Limits())
+
+
+def _cluster(text: str, checked: Checked) -> Cluster:
+    """The cluster that the flow's file declares by this name, else the one that the text describes."""
+    module, name = checked.source.module, text.strip()
+    found = declared_cluster(module, checked.graph, checked.source.places, name)
+    if found is None:
+        return parse_cluster(text, tuple(module.clusters()))
+    return cluster_of(found.device, found.options, name)
 
 
 def _overrides(given: list[str]) -> dict[str, str]:

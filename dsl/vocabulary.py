@@ -175,8 +175,17 @@ DEVICES = (
 
 CLUSTER_OPTIONS: Options = {
     "nodes": Option("int", 1),
-    "devices": Option("int", 8, doc="devices per node"),
+    "devices": Option("int", None, doc="devices per node; else as many as is usual for the device"),
+    "memory_gb": Option("float", None, doc="memory of a device, GB"),
+    "tflops": Option("float", None, doc="dense bf16 TFLOP/s of a device"),
+    "bandwidth_gb_per_s": Option("float", None, doc="bandwidth of a device's memory, GB/s"),
+    "link_gb_per_s": Option("float", None, doc="from a device to the others of its node, one direction, GB/s"),
+    "nic_gb_per_s": Option("float", None, doc="from a device to other nodes, its share of the node's, GB/s"),
+    "host_gb_per_s": Option("float", None, doc="between a device and the host's memory, GB/s"),
+    "link_latency_us": Option("float", None, doc="a hop inside a node, µs"),
+    "nic_latency_us": Option("float", None, doc="a hop between nodes, µs"),
 }
+"""Of cluster constructors. What isn't given is the device's own; the figures are for planning."""
 
 PLACE_OPTIONS: Options = {
     "tp": Option("int", 1, doc="tensor-parallel degree"),

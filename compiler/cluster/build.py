@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ...dsl.diagnostics import suggest
+from ...dsl.vocabulary import CLUSTER_OPTIONS
 from .data import Cluster, ClusterError, Device, Node
 from .local import local_cluster
 from .presets import device_named
@@ -18,20 +19,19 @@ class Override:
 
     field: str
     scale: float
-    doc: str
 
 
 OVERRIDES = {
-    "memory_gb": Override("memory", 1e9, "memory of a device, GB"),
-    "tflops": Override("flops", 1e12, "dense bf16 TFLOP/s of a device"),
-    "bandwidth_gb_per_s": Override("bandwidth", 1e9, "bandwidth of a device's memory, GB/s"),
-    "link_gb_per_s": Override("link", 1e9, "from a device to the others of its node, one direction, GB/s"),
-    "nic_gb_per_s": Override("nic", 1e9, "from a device to other nodes, its share of the node's, GB/s"),
-    "host_gb_per_s": Override("host", 1e9, "between a device and the host's memory, GB/s"),
-    "link_latency_us": Override("link_latency", 1e-6, "a hop inside a node, µs"),
-    "nic_latency_us": Override("nic_latency", 1e-6, "a hop between nodes, µs"),
+    "memory_gb": Override("memory", 1e9),
+    "tflops": Override("flops", 1e12),
+    "bandwidth_gb_per_s": Override("bandwidth", 1e9),
+    "link_gb_per_s": Override("link", 1e9),
+    "nic_gb_per_s": Override("nic", 1e9),
+    "host_gb_per_s": Override("host", 1e9),
+    "link_latency_us": Override("link_latency", 1e-6),
+    "nic_latency_us": Override("nic_latency", 1e-6),
 }
-"""What a cluster may say of its devices, beside `nodes` and `devices` (per node)."""
+"""What a cluster may say of its devices, beside `nodes` and `devices` (per node); the vocabulary says what each is."""
 
 
 def cluster_of(device: str, options: Mapping[str, object] | None = None, name: str | None = None) -> Cluster:
@@ -42,10 +42,18 @@ def cluster_of(device: str, options: Mapping[str, object] | None = None, name: s
     options = options or {}
     check_names(options, ("nodes", "devices"), f"cluster `{name or device}`")
     if device == "local":
-        return local_cluster(_count(options, "devices", 1))
+        return Cluster(name or "local", _local_nodes(options))
     made = overridden(device_named(device), options)
     nodes, each = _count(options, "nodes", 1), _count(options, "devices", made.per_node)
     return Cluster(name or f"{nodes}x{each}x{device}", (Node(made, each),) * nodes)
+
+
+def _local_nodes(options: Mapping[str, object]) -> tuple[Node, ...]:
+    """This machine's devices, dealt to as many nodes as were asked for."""
+    nodes = _count(options, "nodes", 1)
+    is_whole = nodes == 1 and "devices" not in options
+    (whole,) = local_cluster(None if is_whole else nodes * _count(options, "devices", 1)).nodes
+    return (Node(overridden(whole.device, options), whole.devices // nodes),) * nodes
 
 
 def check_names(options: Mapping[str, object], more: tuple[str, ...], where: str) -> None:
@@ -65,7 +73,7 @@ def overridden(device: Device, options: Mapping[str, object]) -> Device:
 
 def _positive(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-        raise ClusterError(f"`{name} = {value}`: it is a number above 0 ({OVERRIDES[name].doc})")
+        raise ClusterError(f"`{name} = {value}`: it is a number above 0 ({CLUSTER_OPTIONS[name].doc})")
     return float(value)
 
 

@@ -1,6 +1,7 @@
 """Clusters written as a short string: `16xH100`, `2x8xH100`, `h100`, `local`, or the name of a TOML file."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from .build import LARGEST, cluster_of
@@ -12,8 +13,8 @@ from .presets import device_named
 FORMS = "`16xH100` (devices), `2x8xH100` (nodes × devices), a device such as `h100`, `local`, or a .toml file"
 
 
-def parse_cluster(text: str) -> Cluster:
-    """The cluster a string names.
+def parse_cluster(text: str, declared: Sequence[str] = ()) -> Cluster:
+    """The cluster a string names. declared: what a flow's file calls clusters of its own, to be told of.
 
     `NxDEVICE` is N devices in nodes of the device's usual size (the last node may hold fewer), `NxMxDEVICE` N nodes of
     M devices, `DEVICE` one usual node. Raises ClusterError, and OSError for a file that can't be read.
@@ -27,8 +28,8 @@ def parse_cluster(text: str) -> Cluster:
     if match is None:
         raise ClusterError(f"`{text}` is no cluster: write {FORMS}")
     first, second, name = match.groups()
-    device = device_named(name)
     counts = [_count(text, n) for n in (first, second) if n is not None]
+    device = device_named(name, () if counts else declared)  # `2xlab` isn't a cluster, whatever `lab` is
     match counts:
         case [nodes, each]:
             return cluster_of(device.name, {"nodes": nodes, "devices": each}, plain)

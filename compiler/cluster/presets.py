@@ -6,6 +6,7 @@ NCCL's `src/graph/tuning.cc` (ring, LL128); host links PCIe 4 x16 25 GB/s, PCIe 
 """
 
 import re
+from collections.abc import Sequence
 
 from ...dsl.diagnostics import suggest
 from .data import ClusterError, Device
@@ -67,18 +68,25 @@ ALIASES = {
 }
 
 
-def device_named(name: str) -> Device:
+def device_named(name: str, clusters: Sequence[str] = ()) -> Device:
     """The preset of a name, however it is spelled: `h100`, `H100-SXM`, `A100-80GB-SXM`, `H100-96GB-500W`.
 
-    Raises ClusterError, with the nearest name.
+    clusters: names that could have stood here as well. Raises ClusterError, with the nearest name.
     """
     plain = _plain(name)
     found = PRESETS.get(ALIASES.get(plain, plain))
     if found is None:
         known = [*PRESETS, "a100"]
-        near = suggest(plain, known)
-        raise ClusterError(f"no device `{name}`; known are {', '.join(sorted(known))}" + (f": {near}" if near else ""))
+        near = suggest(name, clusters) or suggest(plain, known)
+        own = f", and the file's {_quoted(clusters)}" if clusters else ""
+        what = "device or cluster" if clusters else "device"
+        message = f"no {what} `{name}`; known are {', '.join(sorted(known))}{own}"
+        raise ClusterError(f"{message}: {near}" if near else message)
     return found
+
+
+def _quoted(names: Sequence[str]) -> str:
+    return ", ".join(f"`{n}`" for n in names)
 
 
 def _plain(name: str) -> str:

@@ -42,7 +42,7 @@ def simulate_command(args: argparse.Namespace) -> int:
         report(checked.warnings, source.loader.sources, args.format, quiet_json=True)
         if args.vary:
             return _scaling(args, options, checked)
-        return _one(args, options, _of_flow(checked, wishes_of(args), args.seed))
+        return _one(args, options, _of_flow(checked, wishes_of(args, checked), args.seed))
     except FlowError as error:
         report(error.diagnostics, source.loader.sources if source else {}, args.format)
         return 1
@@ -139,7 +139,7 @@ def _read(path: str) -> Given:
 
 
 def _scaling(args: argparse.Namespace, options: Options, checked: Checked) -> int:
-    wishes = wishes_of(args)
+    wishes = wishes_of(args, checked)
     node = wishes.cluster.nodes[0]
     points = [_point(checked, wishes, options, node, n) for n in _counts(args.vary)]
     title = f"{checked.graph.flow} on nodes of {node.devices} × {node.device.name}"

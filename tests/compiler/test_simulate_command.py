@@ -204,7 +204,7 @@ def test_engines_are_those_that_were_decided(flows: dict[int, Path], cluster: st
     args = parser().parse_args(["simulate", str(flows[0]), "--cluster", cluster, "--response-tokens", "400"])
     source = load_source(flows[0])
     checked = check_flow(source, choose_flow(source, None), {}, Target(planned=True))
-    found = searched(checked, wishes_of(args))
+    found = searched(checked, wishes_of(args, checked))
     phase = found.decision.phase("policy.generate")
     replicas = replicas_of(phase, found.problem, found.prices)
     assert replicas.expected == pytest.approx(phase.seconds, rel=1e-9)

@@ -16,11 +16,21 @@ DEGREES = ("tp", "pp", "dp", "fsdp")
 
 @dataclass(frozen=True)
 class Cluster:
-    """What a cluster expression says: devices of one kind on equal nodes. devices: None for all that a run has."""
+    """What a cluster expression says: devices of one kind on equal nodes. devices: None for all that a run has.
+
+    figures: what it says of its devices, for planning.
+    """
 
     device: str
     nodes: int
     devices: int | None
+    figures: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def options(self) -> dict[str, int | float]:
+        """What it says, by the names it is written with."""
+        devices = {} if self.devices is None else {"devices": self.devices}
+        return {"nodes": self.nodes, **devices, **dict(self.figures)}
 
     @property
     def is_local(self) -> bool:
@@ -65,12 +75,14 @@ def sized(
 def _resized(cluster: Cluster, ranks: int) -> Cluster:
     """A cluster of that device with so many ranks, on the same number of nodes if they divide."""
     nodes = cluster.nodes if ranks % cluster.nodes == 0 else 1
-    return Cluster(cluster.device, nodes, ranks // nodes)
+    return replace(cluster, nodes=nodes, devices=ranks // nodes)
 
 
 def _call(cluster: Cluster) -> str:
     """A cluster as it is written."""
-    return f"{cluster.device}({f'nodes={cluster.nodes}, ' if cluster.nodes > 1 else ''}devices={cluster.devices})"
+    nodes = [("nodes", cluster.nodes)] if cluster.nodes > 1 else []
+    options = [*nodes, ("devices", cluster.devices), *cluster.figures]
+    return f"{cluster.device}({', '.join(f'{name}={value}' for name, value in options)})"
 
 
 def _ranks(number: int | None) -> str:

@@ -5,13 +5,16 @@ from collections.abc import Mapping, Sequence
 from ....dsl import ast
 from ....dsl.diagnostics import nearest, suggest
 from ....dsl.source import Span
-from ....dsl.vocabulary import Option, Options
+from ....dsl.vocabulary import CLUSTER_OPTIONS, Option, Options
 from ...graph import Constant, Operand, Ref, Size
 from .context import Context, Env
 from .expressions import evaluate
 
 Given = Mapping[str, Operand]
 """Options by name. One that was refused is None, so that nothing is said twice of it."""
+
+FIGURES = tuple(name for name, option in CLUSTER_OPTIONS.items() if option.kind == "float")
+"""What a cluster may say of its devices. Of nothing, nothing could be planned."""
 
 RANGES: Mapping[str, tuple[float | None, float | None]] = {
     "n": (1, None),
@@ -35,10 +38,11 @@ RANGES: Mapping[str, tuple[float | None, float | None]] = {
     "decay": (1, None),
     "floor": (0, 1),
     **dict.fromkeys(("nodes", "devices", "tp", "pp", "dp", "fsdp"), (1, None)),
+    **dict.fromkeys(FIGURES, (0, None)),
 }
 """The least and the largest value of each option that has one."""
 
-EXCLUDED = frozenset({("top_p", 0), ("dropout", 1)})
+EXCLUDED = frozenset({("top_p", 0), ("dropout", 1), *((name, 0) for name in FIGURES)})
 """Ends of these ranges that aren't allowed themselves: nothing would be left to sample, or to learn from."""
 
 WHOLE = frozenset({"max_new_tokens"})
@@ -143,10 +147,17 @@ def _within(context: Context, env: Env, arg: ast.Arg, value: Constant) -> Operan
     )
     if inside and not excluded:
         return value
-    allowed = f"is at least {least}" if most is None else f"is between {least} and {most}"
-    allowed += "".join(f", but not {end}" for name, end in sorted(EXCLUDED) if name == arg.name)
-    context.refuse("E0113", f"option `{arg.name}` {allowed}, not {value}", env, arg.value.span)
+    message = f"option `{arg.name}` {_allowed(arg.name or '', least, most)}, not {value}"
+    context.refuse("E0113", message, env, arg.value.span)
     return None
+
+
+def _allowed(name: str, least: float | None, most: float | None) -> str:
+    """A range in words."""
+    ends = [end for option, end in sorted(EXCLUDED) if option == name]
+    if most is None:
+        return f"is above {least}" if least in ends else f"is at least {least}"
+    return f"is between {least} and {most}" + "".join(f", but not {end}" for end in ends)
 
 
 # ---------------------------------------------------------------- sizes and choices

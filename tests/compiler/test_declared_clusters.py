@@ -1,0 +1,132 @@
+"""`cluster` statements that say what their devices can do, and `--cluster` with the name of one."""
+
+from pathlib import Path
+
+import pytest
+
+from shardflow.compiler.cli import main, parser
+from shardflow.compiler.cluster import OVERRIDES, PRESETS, ClusterError, cluster_of, parse_cluster
+from shardflow.compiler.cluster import local as local_module
+from shardflow.compiler.compilation import Checked, load_source
+from shardflow.compiler.passes.check.place import declared_cluster
+from shardflow.compiler.planning import Wishes, wishes_of
+from shardflow.dsl.vocabulary import CLUSTER_OPTIONS
+
+from .workbench import Workbench, flow
+
+Output = pytest.CaptureFixture[str]
+MODEL = ["--model", "policy=llama-3.1-8b", "--prompt-tokens", "64", "--response-tokens", "32,64"]
+
+
+def declared(options: str, device: str = "h100") -> str:
+    return flow() + f"\ncluster lab = {device}({options})\n"
+
+
+def run(capsys: Output, *args: str) -> tuple[int, str, str]:
+    status = main(args)
+    said = capsys.readouterr()
+    return status, said.out, said.err
+
+
+def wishes(checked: Checked, cluster: str) -> Wishes:
+    return wishes_of(parser().parse_args(["explain", "tune.flow", "--cluster", cluster]), checked)
+
+
+# ---------------------------------------------------------------- what a statement says
+
+
+def test_a_statement_takes_what_a_file_does() -> None:
+    assert set(CLUSTER_OPTIONS) == {"nodes", "devices", *OVERRIDES}
+    assert all(CLUSTER_OPTIONS[name].doc for name in OVERRIDES)
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said", "help"),
+    [
+        ("memry_gb=40", "E0105", "h100 has no option `memry_gb`", "did you mean `memory_gb`?"),
+        ("memory_gb=0", "E0113", "option `memory_gb` is above 0, not 0", None),
+        ("tflops=-1.5", "E0113", "option `tflops` is above 0, not -1.5", None),
+        ('link_gb_per_s="fast"', "E0113", "option `link_gb_per_s` takes a number, not `fast`", None),
+        ("devices=0", "E0113", "option `devices` is at least 1, not 0", None),
+    ],
+)
+def test_an_option_that_can_not_be_is_refused(
+    bench: Workbench, options: str, code: str, said: str, help: str | None
+) -> None:
+    (found,) = bench.found(declared(options))
+    assert (found.code, found.message, found.help) == (code, said, help)
+
+
+@pytest.mark.parametrize(("device", "ranks"), [("gb200", 72), ("h100", 8), ("gb200(nodes=2)", 144)])
+def test_a_node_is_as_large_as_the_presets(bench: Workbench, device: str, ranks: int) -> None:
+    text = flow() + f"\nplace tune on {device}:\n    policy on nodes\n"
+    assert bench.checked(text, target="multi").placement.ranks == ranks
+    assert cluster_of(device.split("(")[0]).devices in (ranks, ranks // 2)
+
+
+def test_another_number_of_ranks_keeps_the_figures(bench: Workbench) -> None:
+    text = flow() + "\nplace tune on h100(nodes=2, memory_gb=40):\n    policy on nodes\n"
+    (found,) = bench.found(text, target="multi", ranks=4)
+    assert found.help is not None and "`h100(nodes=2, devices=2, memory_gb=40)`" in found.help
+
+
+def test_this_machine_may_be_said_to_have_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_module, "GPUS", Path("/nowhere"))
+    lab = cluster_of("local", {"nodes": 2, "devices": 3, "memory_gb": 4}, "lab")
+    assert (lab.name, [n.devices for n in lab.nodes], lab.nodes[0].device.memory) == ("lab", [3, 3], 4e9)
+
+
+# ---------------------------------------------------------------- `--cluster lab`
+
+
+def test_less_memory_holds_less(bench: Workbench, capsys: Output) -> None:
+    pytest.importorskip("ortools")
+    for options, fits in (("devices=2", True), ("devices=2, memory_gb=40", False)):
+        path = str(bench.write(declared(options)))
+        status, out, err = run(capsys, "explain", path, "--cluster", "lab", *MODEL)
+        assert (status, "E0507" in err) == ((0, False) if fits else (1, True)), err
+        assert not fits or "placement on lab" in out
+
+
+def test_a_name_of_the_file_comes_with_its_figures(bench: Workbench) -> None:
+    checked = bench.checked(declared("nodes=2, devices=4, tflops=500"))
+    found = declared_cluster(checked.source.module, checked.graph, checked.source.places, "lab")
+    assert found is not None and found.options == {"nodes": 2, "devices": 4, "tflops": 500}
+    lab = wishes(checked, "lab").cluster
+    assert (lab.name, lab.devices, lab.nodes[0].device.flops) == ("lab", 8, 5e14)
+    assert lab.nodes[0].device.memory == PRESETS["h100"].memory
+    assert wishes(checked, "2xH100").cluster == parse_cluster("2xH100")
+
+
+def test_a_name_may_stand_for_another(bench: Workbench) -> None:
+    checked = bench.checked(declared("nodes=2, memory_gb=40") + "\ncluster mine = lab\n")
+    assert wishes(checked, "mine").cluster.nodes == cluster_of("h100", {"nodes": 2, "memory_gb": 40}).nodes
+
+
+def test_an_unknown_name_is_told_with_those_that_are_known(bench: Workbench, capsys: Output) -> None:
+    status, _, err = run(capsys, "explain", str(bench.write(declared("nodes=2"))), "--cluster", "labb")
+    assert status != 0 and "no device or cluster `labb`; known are a100, " in err
+    assert "and the file's `lab`: did you mean `lab`?" in err
+    with pytest.raises(ClusterError, match="no device `lab`; known are"):
+        parse_cluster("2xlab", ("lab",))
+
+
+def test_python_says_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "import shardflow.dsl as fl\n\n@fl.flow\ndef tune():\n    policy = fl.causal_lm('p')\n\n"
+        "lab = fl.cluster('lab', fl.h100(nodes=2, memory_gb=40, nic_latency_us=2.5))\n"
+        "fl.place(tune, lab, fl.put('policy', on=fl.nodes[0]))\n",
+        encoding="utf-8",
+    )
+    (lab,) = load_source(path, "tune").module.clusters().values()
+    written = tmp_path / "mine.flow"
+    written.write_text("cluster lab = h100(nodes=2, memory_gb=40, nic_latency_us=2.5)\n", encoding="utf-8")
+    assert lab == load_source(written).module.clusters()["lab"]
+
+
+def test_the_formatter_keeps_the_figures(tmp_path: Path) -> None:
+    path = tmp_path / "a.flow"
+    path.write_text("cluster lab=h100( nodes=2,memory_gb = 40 , nic_gb_per_s=3.1 )\n", encoding="utf-8")
+    assert main(["fmt", str(path)]) == 0
+    assert path.read_text(encoding="utf-8") == "cluster lab = h100(nodes=2, memory_gb=40, nic_gb_per_s=3.1)\n"
