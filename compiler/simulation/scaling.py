@@ -1,5 +1,6 @@
 """The scaling curve: one simulation for each number of nodes, each with a decision of its own."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,10 @@ from ..search.decision import Decision
 from .result import Result
 
 PICTURES = (".png", ".svg")
+ROOM = 2**0.2
+"""By how much an axis of nodes is longer at each end, as a factor: markers aren't cut."""
+DECADES = 4
+"""Powers of ten up to which an axis of rates has ticks between them."""
 
 _INK, _GRID, _BLUE, _RED = "#333333", "#e4e4e4", "#2563a8", "#c8553d"
 
@@ -95,8 +100,20 @@ def _draw_rate(axes: Any, points: Sequence[Point]) -> None:
     axes.plot(nodes, [p.rate for p in points], color=_BLUE, marker="o", label="simulated")
     _dress(axes, nodes, "steps per hour")
     axes.set_yscale("log", base=2)
-    axes.yaxis.set_major_formatter("{x:.4g}")
+    ticks = rate_ticks([*ideal, *(p.rate for p in points)])
+    axes.set_yticks(ticks, labels=[f"{t:.4g}" for t in ticks])
+    axes.set_ylim(ticks[0], ticks[-1])
     axes.legend(frameon=False, labelcolor=_INK)
+
+
+def rate_ticks(rates: Sequence[float]) -> list[float]:
+    """1, 2 and 5 times powers of ten, from below the lowest rate to above the highest; of many, powers of ten alone."""
+    lowest, highest = math.floor(math.log10(min(rates))), math.ceil(math.log10(max(rates)))
+    steps = (1, 2, 5) if highest - lowest <= DECADES else (1,)
+    every = [s * 10.0**d for d in range(lowest, highest + 2) for s in steps]
+    first = max(t for t in every if t <= min(rates))
+    last = min(t for t in every if t > max(rates))
+    return [t for t in every if first <= t <= last]
 
 
 def _draw_time(axes: Any, points: Sequence[Point]) -> None:
@@ -109,7 +126,7 @@ def _draw_time(axes: Any, points: Sequence[Point]) -> None:
     decided = [p.decision.period for p in points if p.decision]
     axes.plot(nodes, decided, color=_RED, linestyle=":", linewidth=1.5, label="decided")
     _dress(axes, nodes, "seconds per step")
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, 1.08 * max(*(r.p95 for r in found), *decided))
     axes.legend(frameon=False, labelcolor=_INK)
 
 
@@ -118,6 +135,7 @@ def _dress(axes: Any, nodes: Sequence[int], title: str) -> None:
     axes.set_xscale("log", base=2)
     axes.set_xticks(nodes, labels=[str(n) for n in nodes])
     axes.minorticks_off()
+    axes.set_xlim(nodes[0] / ROOM, nodes[-1] * ROOM)
     axes.set_xlabel("nodes", color=_INK)
     axes.grid(color=_GRID)
     axes.tick_params(colors=_INK)

@@ -27,6 +27,7 @@ from shardflow.compiler.simulation import (
     trace_json,
 )
 from shardflow.compiler.simulation.events import Ran
+from shardflow.compiler.simulation.scaling import rate_ticks
 
 from .simulated import decision, phase, ppo, split, weights
 
@@ -442,3 +443,15 @@ def test_memory_counters_follow_the_phases() -> None:
     made, result = traced()
     held = [e for e in trace_events(result, made) if e["ph"] == "C" and e["pid"] == 2]
     assert {sum(e["args"].values()) for e in held} == {20.0, 25.0}
+
+
+@pytest.mark.parametrize(
+    ("rates", "ticks"),
+    [
+        ([1239.0, 1551.0, 4956.0], [1000, 2000, 5000]),
+        ([100.0], [100, 200]),
+        ([0.03, 7000.0], [0.01, 0.1, 1, 10, 100, 1000, 10000]),
+    ],
+)
+def test_the_axis_of_rates_has_ticks_around_all_of_them(rates: list[float], ticks: list[float]) -> None:
+    assert rate_ticks(rates) == pytest.approx(ticks)
