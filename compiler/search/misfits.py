@@ -1,7 +1,8 @@
-"""Degrees of `place` lines that can't be, whatever else is asked: against a model's shape, and against the devices."""
+"""`place` lines that can't be: degrees against a model's shape and the devices, and lines against each other."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import combinations
 
 from ..passes.check.degrees import nearest_legal
 from ..shapes import ModelShape
@@ -26,6 +27,9 @@ def misfits(requests: Iterable[Request], problem: Problem, shapes: Mapping[str, 
         for phase in request.phases:
             yield from _cuts(request, shapes[problem.phase(phase).model])
             yield from _shares(request, phase)
+            if problem.phase(phase).kind == "generate" and request.degrees.get("fsdp", 1) > 1:
+                message = f"`fsdp={request.degrees['fsdp']}` of `{phase}`: a placement gives engines whole weights"
+                yield Misfit(request, "E0508", message, "leave it out; `tp` and `pp` cut an engine's weights")
 
 
 def _cuts(request: Request, shape: ModelShape) -> Iterator[Misfit]:
@@ -53,6 +57,18 @@ def _shares(request: Request, phase: str) -> Iterator[Misfit]:
             yield Misfit(request, "E0505", message, _legal(name, near))
             return
         left //= degree
+
+
+def clash(lines: Iterable[Request], problem: Problem) -> str:
+    """Why two of these lines can't both be met, if it is where they put their phases; else nothing."""
+    at = {name: r.ranks for r in lines if r.ranks is not None for name in r.phases}
+    for a, b in problem.sharing():
+        if a in at and b in at and at[a] != at[b]:
+            return f": `{a}` and `{b}` use the same weights, so they are on the same devices"
+    for (a, here), (b, there) in combinations(at.items(), 2):
+        if here != there and set(here) & set(there):
+            return f": the devices of `{a}` and of `{b}` overlap; groups of devices are the same or apart"
+    return ""
 
 
 def _legal(name: str, near: Iterable[int]) -> str:

@@ -8,7 +8,7 @@ from .bounds import one_slot
 from .candidates import Finder, Limits, instance_of, slot_sizes
 from .decision import Bytes
 from .instance import Candidate, Instance, Request
-from .misfits import misfits
+from .misfits import clash, misfits
 from .prices import Prices
 from .problem import PhaseSpec
 from .requests import conflicting
@@ -40,7 +40,7 @@ def refusal(instance: Instance, prices: Prices, limits: Limits) -> Refusal:
     lines = conflicting(instance)
     if lines is not None:
         endless = replace(_with_memory(instance, prices, limits), requests=lines)
-        return _no_memory(instance, prices, limits, lines) if is_possible(endless) else _contradiction(lines)
+        return _no_memory(instance, prices, limits, lines) if is_possible(endless) else _contradiction(lines, instance)
     return _no_memory(instance, prices, limits, ())
 
 
@@ -49,10 +49,11 @@ def _with_memory(instance: Instance, prices: Prices, limits: Limits) -> Instance
     return instance_of(instance.problem, prices, instance.requests, limits, ENDLESS)
 
 
-def _contradiction(lines: tuple[Request, ...]) -> Refusal:
+def _contradiction(lines: tuple[Request, ...], instance: Instance) -> Refusal:
     shown = " and ".join(f"`{r.label}`" for r in lines)
     one = len(lines) == 1
     message = f"{shown} can't be met" if one else f"these lines can't be met together: {shown}"
+    message += clash(lines, instance.problem)
     return Refusal("E0508", message, "leave it out" if one else "leave one of them out: each by itself can be", lines)
 
 

@@ -233,3 +233,16 @@ def test_a_degree_that_can_not_be_is_told_with_the_nearest(
     path = str(bench.write(placed(f"policy.update on nodes, {degree}", "h100(nodes=8)")))
     status, _, err = run(capsys, "explain", path, "--cluster", "64xH100", *SMALL)
     assert status == 1 and code in err and said in err and help in err
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("policy.update on nodes[0]\npolicy.generate on nodes", "overlap; groups of devices are the same or apart"),
+        ("policy.generate on nodes, fsdp=4", "a placement gives engines whole weights"),
+    ],
+)
+def test_lines_that_can_not_be_met_say_why(bench: Workbench, capsys: Output, lines: str, said: str) -> None:
+    path = str(bench.write(placed(lines, "h100(nodes=2, devices=2)")))
+    status, _, err = run(capsys, "explain", path, "--cluster", "2x2xH100", *SMALL)
+    assert status == 1 and "E0508" in err and said in err
