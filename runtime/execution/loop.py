@@ -16,7 +16,7 @@ from . import calls, collectives, phases, regions, updates  # their handlers
 from .ahead import Queues, exchange, names_ahead, run_ahead
 from .closing import needed
 from .interpreter import Env, Step, run_block
-from .records import report_of, reports_of_all, step_means, step_record
+from .records import report_of, reports_of_all, sample_rows, step_means, step_record
 from .regions import runs_after_the_end
 from .session import Session
 from .state import pack_state
@@ -84,9 +84,7 @@ class Run:
         reports = reports_of_all(self.session.world.channel("world"), own, f"the end of step {step.number}")
         if self.telemetry is not None:
             self.telemetry.step(step_record(step.number, reports, seconds, self.session.whole))
-            samples = next((r.samples for r in reports if r.samples), None)
-            if samples:
-                self.telemetry.samples(step.number, samples)
+            self.telemetry.samples(step.number, sample_rows(reports))
         return any(r.is_stopping for r in reports)
 
     # ------------------------------------------------------------ ends

@@ -1,5 +1,6 @@
 """What a step leaves to read: its line of numbers, and a few rollouts. Every rank reports what it alone knows."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -9,8 +10,8 @@ import torch
 from ...compiler.plan import Instruction, Plan
 from ...compiler.plan import Value as Name
 from ..ranks.channel import Channel
-from ..values import Any_, Record, Value
-from .interpreter import Step
+from ..values import Any_, Frame, Record, Value
+from .interpreter import Step, frames_of
 from .session import Session
 
 SAMPLES_PER_STEP = 4
@@ -34,6 +35,17 @@ class Lengths(msgspec.Struct, frozen=True):
         )
 
 
+Number = tuple[int, int]
+"""A row's place among those of all ranks: the root's row that it is under, and which one it is there."""
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """What a rank knows of a row of a rollout."""
+
+    number: Number
+    columns: dict[str, Any]
+
+
 class Report(msgspec.Struct, frozen=True):
     """What one rank has to say of a step."""
 
@@ -42,30 +54,22 @@ class Report(msgspec.Struct, frozen=True):
     generated: int
     trained: int
     rollouts: dict[str, Lengths]
-    samples: list[dict[str, Any]]
+    samples: list[Sample]
     is_stopping: bool
 
 
 def report_of(session: Session, step: Step, values: Mapping[str, Any_], is_stopping: bool) -> Report:
     """The report of this rank."""
     rollouts = rollouts_of(values)
-    shown = _shown(rollouts) if any(session.speaks(m.name) for m in session.plan.meshes) else None
     return Report(
         step.logged,
         session.counters.drain(),
         step.generated_tokens,
         step.trained_tokens,
         {name: _lengths(r) for name, r in rollouts.items() if {"length", "truncated"} <= r.fields.keys()},
-        sample_rows(shown, values, session.plan) if shown is not None else [],
+        own_samples(session, values),
         is_stopping,
     )
-
-
-def _shown(rollouts: Mapping[str, Record]) -> Record | None:
-    """The first rollout, as it lies where it is read, so that what was computed of it can be shown beside it."""
-    first = next(iter(rollouts), "").partition("@")[0]
-    copies = [r for name, r in rollouts.items() if name.partition("@")[0] == first and "text" in r.fields]
-    return copies[-1] if copies else None
 
 
 def reports_of_all(channel: Channel, own: Report, what: str) -> list[Report]:
@@ -139,24 +143,86 @@ def _length_metrics(found: Lengths) -> dict[str, float]:
 # ---------------------------------------------------------------- rollouts to read
 
 
-def sample_rows(rollout: Record, values: Mapping[str, Any_], plan: Plan) -> list[dict[str, Any]]:
-    """A few rollouts as a person reads them: prompt, text, the data columns in use, every named value."""
-    count = min(SAMPLES_PER_STEP, rollout.frame.size)
-    columns: dict[str, list[Any]] = {
-        "prompt": rollout.hidden["prompt"].rows[:count],
-        "text": rollout.fields["text"].rows[:count],
-    }
+def own_samples(session: Session, values: Mapping[str, Any_]) -> list[Sample]:
+    """Of the first rows of the step's first rollout those that this rank has, with all that it knows of them.
+
+    They may lie here more than once, as they were made and as they were dealt anew, and each time with other values.
+    """
+    axis, speaks = _shown_axis(session.whole), any(session.speaks(m.name) for m in session.plan.meshes)
+    frames = {id(f): f for v in values.values() for f in frames_of(v) if f.name == axis}
+    known: dict[Number, dict[str, Any]] = {}
+    for frame in frames.values():
+        if frame.chain()[-1].deal is None and not speaks:
+            continue  # all ranks of the mesh have all rows: one tells of them
+        numbers = _first_numbers(frame)
+        columns = {name: value.rows for name, value in _columns(frame, values, session.plan).items()}
+        for row, number in enumerate(numbers):
+            _add(known, number, {name: column[row] for name, column in columns.items()})
+    return [Sample(number, found) for number, found in known.items()]
+
+
+def sample_rows(reports: Sequence[Report]) -> list[dict[str, Any]]:
+    """A few rollouts as a person reads them: prompt, text, the data columns in use, every named value.
+
+    They are the first ones of all ranks, and hold what any of them knows.
+    """
+    known: dict[Number, dict[str, Any]] = {}
+    for sample in (s for r in reports for s in r.samples):
+        _add(known, sample.number, sample.columns)
+    rows = [known[number] for number in sorted(known)[:SAMPLES_PER_STEP]]
+    return [{name: row[name] for name in ("prompt", "text") if name in row} | row for row in rows]
+
+
+def _add(known: dict[Number, dict[str, Any]], number: Number, columns: Mapping[str, Any]) -> None:
+    """Note more columns of a row; those that were known before stay."""
+    row = known.setdefault(number, {})
+    row |= {name: value for name, value in columns.items() if name not in row}
+
+
+def _shown_axis(plan: Plan) -> str | None:
+    """The axis of the first rollout; what a `collect` gave comes before what its rounds drew."""
+    found = sorted(((name, i) for i, name in _instructions(plan)), key=lambda item: "/" in item[0])
+    types = [i.type for _, i in found if i.type.startswith(_ROLLOUT)]
+    return types[0].removeprefix(_ROLLOUT).removesuffix("]") if types else None
+
+
+_ROLLOUT = "rollout["
+
+
+def _first_numbers(frame: Frame) -> list[Number]:
+    """Which rows of all those are that come first here; only such as can be among the first of all ranks."""
+    root = frame.chain()[-1]
+    count = SAMPLES_PER_STEP if frame.numbers is None else int((frame.numbers < SAMPLES_PER_STEP).sum())
+    above = frame.path(root)[:count]
+    seen: Counter[int] = Counter()
+    numbers = []
+    for row in (above if root.deal is None else root.deal.mine()[above]).tolist():
+        numbers.append((row, seen[row]))
+        seen[row] += 1
+    return numbers
+
+
+def _columns(frame: Frame, values: Mapping[str, Any_], plan: Plan) -> dict[str, Value]:
+    """What can be said of a rollout's rows at one site."""
+    columns: dict[str, Value] = {}
+    for rollout in (r for r in rollouts_of(values).values() if r.frame is frame):
+        for name, part in (("prompt", rollout.hidden), ("text", rollout.fields)):
+            if name in part:
+                columns.setdefault(name, part[name].on(frame))
     for name, value in _readable(values, plan):
-        if name not in columns and rollout.frame.is_under(value.frame):
-            columns[name] = value.on(rollout.frame).rows[:count]
-    return [{name: column[row] for name, column in columns.items()} for row in range(count)]
+        if name not in columns and frame.is_under(value.frame):
+            columns[name] = value.on(frame)
+    return columns
 
 
 def _readable(values: Mapping[str, Any_], plan: Plan) -> Iterator[tuple[str, Value]]:
     """Values per row by the names a reader knows: of data columns, of what is recorded, the flow's own."""
-    found = {i.out: values[name] for i, name in _instructions(plan) if name in values}
+    found = dict(values) | {i.out: values[name] for i, name in _instructions(plan) if name in values}
+    called = {i.out.partition("@")[0]: _name(i, found) for i, _ in _instructions(plan) if i.op == "collected"}
     for i, _ in sorted(_instructions(plan), key=lambda x: x[0].op != "field"):
         name, value = _name(i, found), found.get(_operand(i) or i.out)
+        if name and i.op == "own":  # of what a `collect` gave, which has its name from there
+            name = called.get(name, name)
         if name and isinstance(value, Value) and value.frame is not None and _is_plain(value):
             yield name, value
 

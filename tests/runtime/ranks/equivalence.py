@@ -97,6 +97,7 @@ def assert_same(a: Outcome, b: Outcome, tolerance: float = CLOSE) -> None:
     """The same tokens, and the same numbers to the tolerance."""
     assert a.tokens == b.tokens
     assert_metrics(a.result.metrics, b.result.metrics, tolerance)
+    assert_samples(a.result.samples, b.result.samples, tolerance)
     assert difference(_weights(a.result.state), _weights(b.result.state)) <= tolerance
     assert a.result.meta["optimizer_steps"] == b.result.meta["optimizer_steps"]
 
@@ -117,3 +118,15 @@ def assert_metrics(a: list[dict[str, Any]], b: list[dict[str, Any]], tolerance: 
                 value,
                 theirs[name],
             )
+
+
+def assert_samples(a: list[dict[str, Any]], b: list[dict[str, Any]], tolerance: float) -> None:
+    """The same rows. On many ranks they may lack what lies on no rank beside them, as in a `collect`."""
+    assert len(a) == len(b)
+    for mine, theirs in zip(a, b, strict=True):
+        assert theirs.keys() <= mine.keys(), (mine, theirs)
+        for name, value in ((name, mine[name]) for name in theirs):
+            if isinstance(value, float):
+                assert abs(value - theirs[name]) <= tolerance * max(1.0, abs(value)), (name, value, theirs[name])
+            else:
+                assert value == theirs[name], (name, value, theirs[name])

@@ -27,7 +27,9 @@ def test_values_are_computed_where_they_are_placed(workshop: Workshop, pool: Poo
     text = f"{TEXT}\nplace {flow} on cpu(nodes=2, devices=2):{lines}\n"
     one = alone(workshop, compiled(workshop.folder, TEXT, flow, None, data="d.jsonl"), steps=3)
     plan = compiled(workshop.folder, text, flow, 4, data="d.jsonl")
-    assert_same(one, together(pool, workshop, plan, steps=3))
+    four = together(pool, workshop, plan, steps=3)
+    assert_same(one, four)
+    assert [row.keys() for row in four.result.samples] == [row.keys() for row in one.result.samples]
 
 
 WITHIN = """
