@@ -48,8 +48,8 @@ def doc_value(text: str) -> str:
 def clean_doc(text: str) -> str:
     """A docstring without its indentation and the blank space around it: `inspect.cleandoc`, line ends trimmed too."""
     first, *rest = (line.rstrip() for line in text.expandtabs().split("\n"))
-    margin = min((len(line) - len(line.lstrip()) for line in rest if line), default=0)
-    return "\n".join([first.lstrip(), *(line[margin:] for line in rest)]).strip("\n")
+    margin = min((len(line) - len(line.lstrip(" ")) for line in rest if line), default=0)
+    return "\n".join([first.lstrip(" "), *(line[margin:] for line in rest)]).strip("\n")
 
 
 # ---------------------------------------------------------------- back to text

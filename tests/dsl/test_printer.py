@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 
 from shardflow.dsl.ast import Expr, Module, Num
 from shardflow.dsl.parser import parse, parse_expr
@@ -101,6 +101,7 @@ def test_expressions_survive(expr: Expr) -> None:
 
 
 @relaxed
+@example(Module((), "0\n\xa00"))  # a space of typography is no indentation
 @given(modules)
 def test_modules_survive_and_are_formatted_once(module: Module) -> None:
     text = format_module(module)
