@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from .graph import PHASES
-from .plan import Axis, Instruction, Plan
+from .plan import Instruction, Plan, original
 
 Counts = Mapping[str, int | None]
 """Rows of each axis by its name; None where they are known only at run time."""
@@ -41,8 +41,8 @@ def _per_rank(plan: Plan, i: Instruction, rows: Counts) -> dict[str, float] | No
 
     None if that is known only at run time.
     """
-    axes = {a.name: a for a in plan.axes}
-    chain = [axis for axis in _chain(_axis(i), axes) if axes[axis].kind != "token"]
+    kinds = {a.name: a.kind for a in plan.axes}
+    chain = [axis for axis in plan.chain(_axis(i)) if kinds.get(axis, "token") != "token"]
     total = rows.get(chain[-1]) if chain else None
     if not total:
         return None
@@ -52,20 +52,13 @@ def _per_rank(plan: Plan, i: Instruction, rows: Counts) -> dict[str, float] | No
     return {"prompts": prompts, **({"samples": prompts * samples / total} if samples else {})}
 
 
-def _chain(axis: str | None, axes: Mapping[str, Axis]) -> Iterator[str]:
-    """The axis and all above it, innermost first."""
-    while axis is not None and axis in axes:
-        yield axis
-        axis = axes[axis].parent
-
-
 def _axis(i: Instruction) -> str | None:
     """The innermost axis of what a phase reads or draws."""
     if i.op == "update":
         return next(iter((*i.attrs["loss"]["uncut"], *i.attrs["loss"]["roots"])), None)
     if i.op == "generate":
         return str(i.attrs["rows"])
-    return i.type.rstrip("]").partition("[")[2]
+    return i.axis
 
 
 def _blocks(plan: Plan) -> Iterator[tuple[str, Iterable[Instruction]]]:
@@ -83,14 +76,14 @@ def names_shown(plan: Plan) -> dict[str, str]:
 
 def shown_as(name: str, called: Mapping[str, str]) -> str:
     """What a value is called, or the copy of one on another mesh."""
-    plain = name.partition("@")[0]
+    plain = original(name)
     return called.get(name) or called.get(plain) or plain
 
 
 def _shown(i: Instruction) -> str:
     if i.op == "collected":  # it has the name of what was collected, with a number
-        return str(getattr(i.args["value"], "ref", i.out)).partition("@")[0]
-    return i.type if i.out.startswith("%") else i.out.partition("@")[0]
+        return original(str(getattr(i.args["value"], "ref", i.out)))
+    return i.type if i.out.startswith("%") else original(i.out)
 
 
 def _moves(block: Iterable[Instruction], when: str, called: Mapping[str, str]) -> Iterator[dict[str, Any]]:
@@ -108,7 +101,7 @@ def _within(i: Instruction) -> str | None:
         case "every":
             return f"every {i.attrs['period']} steps"
         case "when":
-            name = str(getattr(i.args["condition"], "ref", i.args["condition"])).partition("@")[0]
+            name = original(str(getattr(i.args["condition"], "ref", i.args["condition"])))
             return "when its condition holds" if name.startswith("%") else f"when `{name}`"
         case "collect":
             return "in every round"

@@ -37,7 +37,7 @@ def run_plan(data: bytes, args: argparse.Namespace, world: World = ALONE) -> Non
     _check_demands(plan)
     _check_ranks(plan, world)
     out: Path = args.out or Path("runs") / plan.flow
-    world.open(_groups(plan))
+    world.open({g.name: plan.ranks_of(g.name) for g in plan.groups})
     store = CommitStore(out, channel=world.channel("world"))
     commit = _starting_point(store, args, world)
     _check_device(args.device, world)
@@ -56,12 +56,6 @@ def _check_ranks(plan: Plan, world: World) -> None:
     nodes = len({p.node for p in world.peers}) or 1
     if said := misfit(plan.target, plan.ranks, world.size, nodes):
         raise RunError(said)
-
-
-def _groups(plan: Plan) -> dict[str, list[int]]:
-    """The ranks of every group, in the order of the plan."""
-    ranks = {m.name: m.ranks for m in plan.meshes}
-    return {g.name: sorted({r for name in g.meshes for r in ranks[name]}) for g in plan.groups}
 
 
 def _check_demands(plan: Plan) -> None:

@@ -114,7 +114,7 @@ class _Reader:
             carrier = (_carried(i),) if i.op in CARRY else ()
             inner = [x.out for x in i.body] if i.op == "collect" else []
             for out in i.outs:
-                reads = [_ref(i.args[out])] if i.op in ("move", "gather") else [*_reads(i), *inner, *_region(i)]
+                reads = [_ref(i.args[out])] if i.op in ("move", "gather") else [*i.reads, *inner, *_region(i)]
                 self.made[out] = tuple(
                     _Made(m.node, (*m.carried, *carrier), m.ahead) for m in self._sources(r for r in reads if r)
                 )
@@ -182,10 +182,6 @@ def _when(i: p.Instruction) -> str:
     return ""
 
 
-def _reads(i: p.Instruction) -> list[str]:
-    return [a.ref for a in i.args.values() if isinstance(a, p.Value)]
-
-
 def _ref(operand: p.Operand) -> str:
     return operand.ref if isinstance(operand, p.Value) else ""
 
@@ -197,7 +193,7 @@ def _region(i: p.Instruction) -> list[str]:
 def _outer_reads(i: p.Instruction) -> list[str]:
     """What an instruction reads that isn't made inside it."""
     inside = {x.out for x in i.walk()[1:]} - {x.out for x in i.body if x.op in KINDS}
-    return [r for x in i.walk() for r in _reads(x) if r not in inside]
+    return [r for x in i.walk() for r in x.reads if r not in inside]
 
 
 def _carried(i: p.Instruction) -> str:

@@ -19,6 +19,7 @@ from .schema import (
     decode,
     encode,
     meaning,
+    original,
     sealed,
 )
 
@@ -39,6 +40,7 @@ __all__ = [
     "decode",
     "encode",
     "meaning",
+    "original",
     "project",
     "schema",
     "sealed",

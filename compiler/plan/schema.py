@@ -43,9 +43,24 @@ class Instruction(msgspec.Struct, frozen=True, omit_defaults=True):
         """The names it binds: its own; of what takes several values along, the names of what they become."""
         return tuple(self.args) if self.op in ("move", "gather") else (self.out,)
 
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The names of the values that it itself reads, not those of its body."""
+        return tuple(a.ref for a in self.args.values() if isinstance(a, Value))
+
+    @property
+    def axis(self) -> str | None:
+        """The axis of its result; None of a scalar."""
+        return self.type.rstrip("]").partition("[")[2] or None
+
     def walk(self) -> "list[Instruction]":
         """This instruction and everything in its body, in order."""
         return [self, *(inner for child in self.body for inner in child.walk())]
+
+
+def original(name: str) -> str:
+    """The value that a copy is of: a copy on another mesh is called by the value and the mesh, `rollout@ranks0-3`."""
+    return name.partition("@")[0]
 
 
 class Axis(msgspec.Struct, frozen=True):
@@ -167,6 +182,25 @@ class Plan(msgspec.Struct, frozen=True):
         """Every instruction, those that run ahead first."""
         blocks = [*(b for a in self.ahead for b in (a.program, a.exchange)), self.program]
         return [inner for block in blocks for top in block for inner in top.walk()]
+
+    def chain(self, axis: str | None) -> list[str]:
+        """An axis and all above it, innermost first."""
+        parents = {a.name: a.parent for a in self.axes}
+        found = []
+        while axis is not None:
+            found.append(axis)
+            axis = parents.get(axis)
+        return found
+
+    def root(self, axis: str | None) -> str | None:
+        """The outermost axis above an axis, which may be itself; None of a scalar's."""
+        return self.chain(axis)[-1] if axis is not None else None
+
+    def ranks_of(self, group: str) -> list[int]:
+        """The ranks of a mesh, or of a group of meshes, ascending."""
+        meshes = {m.name: m for m in self.meshes}
+        members = next((g.meshes for g in self.groups if g.name == group), (group,))
+        return sorted({rank for name in members for rank in meshes[name].ranks})
 
 
 class PlanError(ValueError):

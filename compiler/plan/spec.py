@@ -6,7 +6,7 @@ A closed set. The interpreter has a handler for each, and tests hold every plan 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from .schema import Instruction, Plan, Value
+from .schema import Instruction, Plan
 
 ANY = "*"
 """In place of operands: any number, by any name."""
@@ -152,8 +152,7 @@ def _among(i: Instruction, plan: Plan) -> Iterator[str]:
 def _unknown(block: Iterable[Instruction], known: set[str]) -> Iterator[str]:
     """Operands that name no value made before."""
     for i in block:
-        read = {a.ref for a in i.args.values() if isinstance(a, Value)}
-        yield from (f"`{i.out}` ({i.op}): `{name}` isn't made before" for name in sorted(read - known))
+        yield from (f"`{i.out}` ({i.op}): `{name}` isn't made before" for name in sorted({*i.reads} - known))
         yield from _unknown(i.body, set(known))
         known = known | {*i.outs}
         if i.op == "collect":

@@ -110,15 +110,9 @@ def _inlinable(block: list[Instruction]) -> dict[str, Instruction]:
     uses: dict[str, int] = {}
     for instruction in block:
         for inner in instruction.walk():
-            for name in _reads(inner):
+            for name in inner.reads:
                 uses[name] = uses.get(name, 0) + (1 if inner in block else 2)
     return {i.out: i for i in block if i.out.startswith("%") and i.op in PURE and uses.get(i.out) == 1}
-
-
-def _reads(instruction: Instruction) -> Iterator[str]:
-    for value in instruction.args.values():
-        if isinstance(value, Value):
-            yield value.ref
 
 
 def _line(i: Instruction, inlined: Inlined) -> str:

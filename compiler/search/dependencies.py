@@ -52,11 +52,11 @@ class _Reader:
         if i.op == "update":
             self._update(i, ahead)
         elif i.op in KINDS:
-            self._phase(i, ahead, inside, _reads(i))
+            self._phase(i, ahead, inside, i.reads)
         else:
             self.block(i.body, ahead, inside)
             made_in = [x.out for x in i.body] if i.op == "collect" else []
-            self.sources[i.out] = self._sources([*_reads(i), *made_in, *_region(i)])
+            self.sources[i.out] = self._sources([*i.reads, *made_in, *_region(i)])
             if i.op == "call":
                 self._operator(i)
 
@@ -66,7 +66,7 @@ class _Reader:
         own = [x for x in i.body if x.attrs.get("version") == "live" and x.op in KINDS]
         self.block((x for x in i.body if x not in own), ahead, name)
         made = {x.out for x in i.walk()}
-        self._phase(i, ahead, None, [r for x in i.walk() for r in _reads(x) if r not in made])
+        self._phase(i, ahead, None, [r for x in i.walk() for r in x.reads if r not in made])
         inner = [n for n, host in self.beside.items() if host == name]
         self._follow(name, [*inner, *(n for x in i.body for n in self.sources.get(x.out, ()))])
         self.updated[model] = name
@@ -153,10 +153,6 @@ def _assumed(phases: Iterable[Found]) -> tuple[str, ...]:
         if x.beside is not None:
             said.append(f"{x.name} runs inside {x.beside}: it counts as a phase before it, on the same devices")
     return tuple(said)
-
-
-def _reads(i: p.Instruction) -> list[str]:
-    return [a.ref for a in i.args.values() if isinstance(a, p.Value)]
 
 
 def _region(i: p.Instruction) -> list[str]:

@@ -1,7 +1,7 @@
 """The arithmetic of a batch: prompts → samples → tokens of each phase in a step, and where each number comes from."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from .. import plan as p
@@ -52,7 +52,7 @@ def counted(plan: p.Plan, lengths: Lengths) -> Counts:
     rows, assumed = _rows(plan)
     sequences = {i.out: s for i in plan.walk() if (s := _sequences(i, rows, lengths, plan)) is not None}
     for i in plan.walk():  # what has come out of a `collect` or a `keep` is as long as what went in
-        source = next((sequences[r] for r in _reads(i) if r in sequences), None)
+        source = next((sequences[r] for r in i.reads if r in sequences), None)
         if i.out not in sequences and source and i.type.startswith(("rollout[", "sequences[")):
             sequences[i.out] = source
     return Counts(rows, sequences, _every(plan), tuple(assumed))
@@ -71,7 +71,7 @@ def _rows(plan: p.Plan) -> tuple[dict[str, int], list[str]]:
                 assumed.append(f"`{i.out}`, a whole file, has {ASSUMED_ROWS} rows")
             rows[f"{i.out}.prompt"] = i.attrs.get("batch") or ASSUMED_ROWS
     opened = {i.attrs["rows"]: i for i in plan.walk() if i.op in ("generate", "keep")}
-    for axis in sorted(plan.axes, key=lambda a: _depth(a, plan)):
+    for axis in sorted(plan.axes, key=lambda a: len(plan.chain(a.name))):
         above = rows.get(axis.parent or "", ASSUMED_ROWS)
         made = opened.get(axis.name)
         if axis.kind != "token" and axis.name not in rows:
@@ -79,14 +79,6 @@ def _rows(plan: p.Plan) -> tuple[dict[str, int], list[str]]:
             if made is not None and made.op == "keep":
                 assumed.append(f"`{made.out}` keeps every row")
     return rows, list(dict.fromkeys(assumed))
-
-
-def _depth(axis: p.Axis, plan: p.Plan) -> int:
-    parents = {a.name: a.parent for a in plan.axes}
-    depth, name = 0, axis.parent
-    while name is not None:
-        depth, name = depth + 1, parents.get(name)
-    return depth
 
 
 def _sequences(i: p.Instruction, rows: Mapping[str, int], lengths: Lengths, plan: p.Plan) -> Workload | None:
@@ -144,12 +136,12 @@ def workload_of(instructions: Sequence[p.Instruction], counts: Counts, plan: p.P
 def _parts(i: p.Instruction, counts: Counts) -> Iterator[Workload]:
     if i.op == "update":
         live = (x for x in i.body if x.attrs.get("version") == "live")
-        read = dict.fromkeys(r for x in live for r in _reads(x))
+        read = dict.fromkeys(r for x in live for r in x.reads)
         yield from (counts.sequences[r] for r in read if r in counts.sequences)
     elif i.op == "generate":
         yield counts.sequences[i.out]
     else:
-        yield from (counts.sequences[r] for r in _reads(i) if r in counts.sequences)
+        yield from (counts.sequences[r] for r in i.reads if r in counts.sequences)
 
 
 def _optimizer_steps(i: p.Instruction, counts: Counts) -> tuple[int, int]:
@@ -160,10 +152,6 @@ def _optimizer_steps(i: p.Instruction, counts: Counts) -> tuple[int, int]:
     parts = i.attrs.get("minibatches") or max(1, batch // size)
     epochs = int(i.attrs.get("epochs", 1))
     return epochs, parts * epochs
-
-
-def _reads(i: p.Instruction) -> Iterable[str]:
-    return [a.ref for a in i.args.values() if isinstance(a, p.Value)]
 
 
 # ---------------------------------------------------------------- to explain

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from ...compiler.plan import Instruction, Plan
-from ...compiler.plan import Value as Name
+from ...compiler.plan import Instruction, Plan, original
 from .interpreter import site_of
 
 
@@ -21,8 +20,8 @@ class _Reads:
     """What instructions of a plan read."""
 
     def __init__(self, plan: Plan) -> None:
-        self._parents = {a.name: a.parent for a in plan.axes}
-        self._made = {i.out.partition("@")[0]: i for i in reversed(plan.walk())}
+        self._chain = plan.chain
+        self._made = {original(i.out): i for i in reversed(plan.walk())}
         self._steps = [i for a in plan.ahead for i in (*a.program, *a.exchange)] + [*plan.program]
 
     def of(self, block: Instruction) -> set[str]:
@@ -30,7 +29,7 @@ class _Reads:
         inner = block.walk()
         regions = {str(x.attrs["region"]) for x in inner if x.op == "collected"}
         weights = {f"{x.attrs['holding']}.weights" for x in inner if "holding" in x.attrs}
-        values = {a.ref for x in inner for a in x.args.values() if isinstance(a, Name)}
+        values = {name for x in inner for name in x.reads}
         return regions | weights | values | {name for x in inner for name in self._carriers(x)}
 
     def _carriers(self, x: Instruction) -> Sequence[str]:
@@ -45,10 +44,7 @@ class _Reads:
 
     def _axes(self, i: Instruction) -> Iterator[str]:
         """The axes of what an instruction makes, or moves."""
-        moved = [self._made.get(a.ref.partition("@")[0]) for a in i.args.values() if isinstance(a, Name)]
+        moved = [self._made.get(original(name)) for name in i.reads]
         for made in moved if i.op == "move" else [i]:
-            axes = (made.type.rstrip("]").partition("[")[2], made.attrs.get("tokens")) if made is not None else ()
-            for axis in axes:
-                while axis:
-                    yield axis
-                    axis = self._parents.get(axis)
+            for axis in (made.axis, made.attrs.get("tokens")) if made is not None else ():
+                yield from self._chain(axis)

@@ -45,7 +45,7 @@ def _move(i: Instruction, env: Env) -> None:
 
 def dealt_for(i: Instruction, axis: str, env: Env, lengths: Tensor) -> Tensor:
     """Which rank of the mesh gets each row: as many tokens for each, in every minibatch that they will train on."""
-    size = len(env.session.ranks_of(i.mesh))
+    size = len(env.session.whole.ranks_of(i.mesh))
     if i.layout == EVENLY:
         return even(len(lengths), size)
     return by_length(lengths, _minibatches(i, axis, env, len(lengths)), size)
@@ -100,7 +100,7 @@ def _all_reduce(i: Instruction, env: Env) -> Value:
 def _share(i: Instruction, env: Env) -> Value:
     """A scalar of another mesh, or one that all have to agree on: the first rank there has the word."""
     session, channel = env.session, env.session.channel(i.groups[-1])
-    source = channel.ranks.index(session.ranks_of(i.attrs["source"])[0])
+    source = channel.ranks.index(session.whole.ranks_of(i.attrs["source"])[0])
     own = env.value(i.args["x"]).tensor if channel.index == source else None
     data = b"" if own is None else msgspec.msgpack.encode((str(own.dtype).removeprefix("torch."), own.item()))
     dtype, number = msgspec.msgpack.decode(channel.share(data, env.told(i), source))
@@ -110,7 +110,7 @@ def _share(i: Instruction, env: Env) -> Value:
 def _announce(i: Instruction, env: Env) -> None:
     """What all ranks have to know of a `collect`: how far its reads are, and whether updates are left out."""
     session, channel = env.session, env.session.channel(i.mesh)
-    source = session.ranks_of(i.attrs["source"])[0]
+    source = session.whole.ranks_of(i.attrs["source"])[0]
     news = {"cursors": session.cursors, "skip": env.step.skip_updates, "failed": env.step.failed}
     shared = msgspec.json.decode(channel.share(msgspec.json.encode(news), env.told(i), source))
     session.cursors.update(shared["cursors"])
@@ -126,7 +126,7 @@ def _weights(i: Instruction, env: Env) -> None:
     session, channel = env.session, env.session.channel(i.groups[-1])
     model, holding, what = i.attrs["model"], i.attrs["holding"], env.told(i)
     kept = bool(i.attrs.get("snapshot"))
-    first = channel.ranks.index(session.ranks_of(i.groups[0])[0])
+    first = channel.ranks.index(session.whole.ranks_of(i.groups[0])[0])
     version = int.from_bytes(channel.share(_version(session, model, kept).to_bytes(8, "big"), what, first), "big")
     source = session.read_role(model, kept) if session.member(i.groups[0]) else None
     target = session.roles[holding] if session.member(i.mesh) else None
@@ -144,7 +144,7 @@ def _route(i: Instruction, env: Env) -> Route:
 
 
 def _end(session: Session, holding: plan.Holding) -> Holding:
-    return Holding(tuple(session.ranks_of(holding.mesh)), holding.fsdp, session.dtype_of(holding.model))
+    return Holding(tuple(session.whole.ranks_of(holding.mesh)), holding.fsdp, session.dtype_of(holding.model))
 
 
 def _version(session: Session, model: str, snapshot: bool) -> int:

@@ -1,6 +1,6 @@
 """How messages call the values of a plan: by the user's names, and what has none by its expression."""
 
-from ...compiler.plan import Instruction, Operand, Plan
+from ...compiler.plan import Instruction, Operand, Plan, original
 from ...compiler.plan import Value as Name
 
 PREFIX = {"neg": "-", "not": "not "}
@@ -71,7 +71,7 @@ class Names:
 
 def _plain(name: str) -> str:
     """A copy on a mesh, or a partial result, is called as the value is."""
-    return name.partition("@")[0].removesuffix(PART)
+    return original(name).removesuffix(PART)
 
 
 def _pointwise(fn: str, args: list[str]) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import torch
 
-from ...compiler.plan import Instruction, Plan
+from ...compiler.plan import Instruction, Plan, original
 from ...compiler.plan import Value as Name
 from ..ranks.channel import Channel
 from ..values import Any_, Frame, Record, Value
@@ -129,8 +129,8 @@ def _rollouts(reports: Sequence[Report], plan: Plan) -> list[Lengths]:
     found = sorted(dict.fromkeys(name for r in reports for name in r.rollouts), key=lambda name: "@" in name)
     first: dict[str, str] = {}
     for name in found:
-        first.setdefault(name.partition("@")[0], name)
-    order = {i.out.partition("@")[0]: n for n, i in reversed([*enumerate(plan.walk())])}
+        first.setdefault(original(name), name)
+    order = {original(i.out): n for n, i in reversed([*enumerate(plan.walk())])}
     chosen = sorted(first.items(), key=lambda item: ("/" in item[0], order[item[0].rpartition("/")[2]]))
     return [sum((r.rollouts[n] for r in reports if n in r.rollouts), Lengths()) for _, n in chosen]
 
@@ -155,6 +155,8 @@ def own_samples(session: Session, values: Mapping[str, Any_]) -> list[Sample]:
         if frame.chain()[-1].deal is None and not speaks:
             continue  # all ranks of the mesh have all rows: one tells of them
         numbers = _first_numbers(frame)
+        if not numbers:
+            continue
         columns = {name: value.rows for name, value in _columns(frame, values, session.plan).items()}
         for row, number in enumerate(numbers):
             _add(known, number, {name: column[row] for name, column in columns.items()})
@@ -218,7 +220,7 @@ def _columns(frame: Frame, values: Mapping[str, Any_], plan: Plan) -> dict[str, 
 def _readable(values: Mapping[str, Any_], plan: Plan) -> Iterator[tuple[str, Value]]:
     """Values per row by the names a reader knows: of data columns, of what is recorded, the flow's own."""
     found = dict(values) | {i.out: values[name] for i, name in _instructions(plan) if name in values}
-    called = {i.out.partition("@")[0]: _name(i, found) for i, _ in _instructions(plan) if i.op == "collected"}
+    called = {original(i.out): _name(i, found) for i, _ in _instructions(plan) if i.op == "collected"}
     for i, _ in sorted(_instructions(plan), key=lambda x: x[0].op != "field"):
         name, value = _name(i, found), found.get(_operand(i) or i.out)
         if name and i.op == "own":  # of what a `collect` gave, which has its name from there
@@ -250,10 +252,10 @@ def _name(i: Instruction, found: Mapping[str, Any_]) -> str | None:
         return str(i.attrs["metric"])
     if i.op == "collected":
         value = i.args["value"]
-        return value.ref.partition("@")[0] if isinstance(value, Name) else None
+        return original(value.ref) if isinstance(value, Name) else None
     if i.op == "field":
         record = i.args["record"]
         source = found.get(record.ref) if isinstance(record, Name) else None
         if isinstance(source, Record) and source.kind == "rows":
             return str(i.attrs["field"])
-    return None if i.out.startswith("%") else i.out.partition("@")[0]
+    return None if i.out.startswith("%") else original(i.out)

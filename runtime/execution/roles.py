@@ -146,16 +146,14 @@ def _open_meshes(session: Session) -> dict[tuple[str, int], DeviceMesh | None]:
     wanted = [(h.mesh, h.fsdp) for h in session.whole.holdings if needs_layout(session, h)]
     device = session.settings.device.partition(":")[0]
     return {
-        (mesh, fsdp): open_mesh(device, session.ranks_of(mesh), fsdp, session.world.timeout)
+        (mesh, fsdp): open_mesh(device, session.whole.ranks_of(mesh), fsdp, session.world.timeout)
         for mesh, fsdp in dict.fromkeys(wanted)
     }
 
 
 def _open_device_groups(session: Session) -> None:
     """The groups in which weights go from holding to holding, on the device."""
-    members = {g.name: g.meshes for g in session.whole.groups}
     for name in dict.fromkeys(i.groups[-1] for i in session.whole.walk() if i.op == "weights"):
-        ranks = sorted({r for mesh in members[name] for r in session.ranks_of(mesh)})
-        group = device_group(ranks, session.world.timeout)
+        group = device_group(session.whole.ranks_of(name), session.world.timeout)
         if group is not None:
             session.device_groups[name] = group

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.distributed import ProcessGroup
 
-from ...compiler.plan import Instruction, Operator, Plan, project
+from ...compiler.plan import Instruction, Operator, Plan, original, project
 from ..data import Reader, Table, open_table
 from ..engines import Engine, make_engine
 from ..models.loading import Role, directory_digest, load_tokenizer
@@ -112,9 +112,6 @@ class Session:
         options = next(m.options for m in self.whole.models if m.name == model)
         return DTYPES[str(options.get("dtype") or self.settings.dtype)]
 
-    def ranks_of(self, mesh: str) -> range:
-        return next(m.ranks for m in self.whole.meshes if m.name == mesh)
-
     @property
     def operators(self) -> Mapping[str, Operator]:
         return {o.key: o for o in self.plan.operators}
@@ -182,7 +179,7 @@ class Session:
         if model not in self._tokenizers:
             of = next(m for m in self.whole.models if m.name == model)
             path = next((m.path for m in self.whole.models if m.name == of.of), of.path)
-            role = next((r for name, r in self.roles.items() if name.partition("@")[0] == model), None)
+            role = next((r for name, r in self.roles.items() if original(name) == model), None)
             self._tokenizers[model] = role.tokenizer if role else load_tokenizer(path, self.model_folder(path))
         return self._tokenizers[model]
 
@@ -200,7 +197,7 @@ class Session:
 
 def source_name(i: Instruction) -> str:
     """The user's name of a value: a copy of it on a mesh is called by both."""
-    return i.out.partition("@")[0]
+    return original(i.out)
 
 
 def source_key(read: Instruction) -> str:

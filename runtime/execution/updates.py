@@ -67,7 +67,7 @@ def _minibatches(i: Instruction, env: Env, epoch: int) -> Iterable[Env]:
 
 def _outer_names(i: Instruction, env: Env) -> set[str]:
     """What the block reads from outside, and a value on each axis that it expands something to."""
-    read = {a.ref for x in i.body for a in x.args.values() if isinstance(a, Name)}
+    read = {name for x in i.body for name in x.reads}
     axes = [(str(x.attrs["to"]), site_of(x)) for x in i.body if x.op == "expand"]
     carriers = {name for axis, site in axes for name in _names_on(axis, site, env)}
     return (read | carriers) - {out for x in i.body for out in x.outs}
@@ -179,7 +179,7 @@ def _prepare(i: Instruction, env: Env) -> _Batch:
     reached = {x.out for x in live}
     dependent: list[Instruction] = []
     for x in i.body:
-        if x.out not in reached and any(isinstance(a, Name) and a.ref in reached for a in x.args.values()):
+        if x.out not in reached and any(name in reached for name in x.reads):
             reached.update((x.out, *x.outs))
             dependent.append(x)
     _refuse_choices(i, live, reached)

@@ -4,14 +4,14 @@ Beside the rows a commit says who had them. In the same layout they go back ther
 to the last bit; any other layout deals them anew.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
 import torch
 from torch import Tensor
 
-from ...compiler.plan import Instruction, Plan
+from ...compiler.plan import Instruction, Plan, original
 from ..deals import Deal
 from ..ranks.channel import Alone, Channel
 from ..ranks.manifest import tokens_under
@@ -33,7 +33,7 @@ class _Kept:
 
     @property
     def name(self) -> str:
-        return self.copy.partition("@")[0]
+        return original(self.copy)
 
     @property
     def site(self) -> str:
@@ -47,18 +47,9 @@ class _Kept:
 
 def _kept(plan: Plan) -> dict[int, list[_Kept]]:
     """What waits in each queue, by staleness."""
-    parents = {a.name: a.parent for a in plan.axes}
-    types = {x.out: x.type for x in plan.walk() if x.type}
+    roots = {x.out: root for x in plan.walk() if (root := plan.root(x.axis))}
     made = {out: x for a in plan.ahead for x in (*a.program, *a.exchange) for out in x.outs}
-    roots = {name: _root(type, parents) for name, type in types.items()}
-    return {a.staleness: [_Kept(c, made[c], roots[c.partition("@")[0]]) for c in a.keeps] for a in plan.ahead}
-
-
-def _root(type: str, parents: Mapping[str, str | None]) -> str:
-    axis = type.rstrip("]").partition("[")[2]
-    while (above := parents.get(axis)) is not None:
-        axis = above
-    return axis
+    return {a.staleness: [_Kept(c, made[c], roots[original(c)]) for c in a.keeps] for a in plan.ahead}
 
 
 def _root_of(value: Any_) -> Frame:
@@ -84,8 +75,9 @@ def collected_queues(session: Session, queues: Queues) -> Queues:
 def _collected(session: Session, kept: Sequence[_Kept], number: int, drawn: Drawn, arrived: list[Any_]) -> Drawn:
     values: dict[str, Any_] = {}
     for each in {k.name: k for k in kept}.values():
-        values |= _to_first(session, each, drawn, arrived)
-        arrived += values.values()
+        moved = _to_first(session, each, drawn, arrived)
+        values |= moved
+        arrived += moved.values()
     own = msgspec.msgpack.encode((drawn.logged, drawn.skip_updates, _owners(session, kept, drawn)))
     whole = Drawn(values)
     for said in session.world.channel("world").collect(own, f"the queue of step {number}"):

@@ -128,7 +128,7 @@ def _said(i: Instruction, env: "Env") -> dict[str, Any]:
     holding = str(i.attrs.get("holding", i.attrs["model"]))
     role = session.roles[holding]
     held = next((h for h in session.whole.holdings if h.name == holding), None)
-    devices = len(session.ranks_of(i.mesh))
+    devices = len(session.whole.ranks_of(i.mesh))
     dtype = session.dtype_of(i.attrs["model"])
     said: dict[str, Any] = {"model": _model(role), "device": _device(session.settings.device), "devices": devices}
     said |= {"dtype": DTYPES.get(dtype, str(dtype))}

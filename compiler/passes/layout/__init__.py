@@ -17,7 +17,7 @@ from .holdings import Holdings
 from .moves import finished
 from .regions import Layer
 from .scope import Scope
-from .sites import Axes, Site, references
+from .sites import Site
 
 
 def lay_out(plan: p.Plan, placement: Placement) -> p.Plan:
@@ -27,18 +27,18 @@ def lay_out(plan: p.Plan, placement: Placement) -> p.Plan:
     queued = [_run_ahead(layer, a) for a in plan.ahead]
     step = Scope()
     for each in queued:
-        each.hand_over(step, layer.axes)
+        each.hand_over(step, plan)
     layer.block(plan.program, step)
     fields = layer.fields.settled()
     program = finished(step.block, fields)
     inner = [x for i in program for x in i.walk()]
-    read = {r for x in inner for r in references(x)}
+    read = {r for x in inner for r in x.reads}
     joined = {(x.attrs["axis"], x.mesh, x.layout) for x in inner if x.op == "move" and x.attrs["deal"] == "known"}
     ahead = tuple(
         p.Ahead(
             a.staleness,
             finished(q.scope.block[: q.drawn], fields),
-            tuple(c for c, axis, s in q.kept(layer.axes) if c in read or (axis, s.mesh, s.layout) in joined),
+            tuple(c for c, axis, s in q.kept(plan) if c in read or (axis, s.mesh, s.layout) in joined),
             finished(q.scope.block[q.drawn :], fields),
         )
         for a, q in zip(plan.ahead, queued, strict=True)
@@ -67,26 +67,25 @@ class _Queued:
     names: Sequence[str]
     drawn: int
 
-    def kept(self, axes: Axes) -> list[tuple[str, str, Site]]:
+    def kept(self, plan: p.Plan) -> list[tuple[str, str, Site]]:
         """The copies of the values that wait in a queue, each with its root axis and where it lies.
 
         What nobody reads is still kept where other rows are moved to as these were dealt.
         """
-        found = (
-            (copy, axes.of(self.scope.made[name]), s)
+        return [
+            (copy, plan.root(self.scope.made[name].axis) or "", s)
             for (name, s), copy in self.scope.copies.items()
             if name in self.names
-        )
-        return [(copy, axes.root(axis) or "", s) for copy, axis, s in found]
+        ]
 
-    def hand_over(self, step: Scope, axes: Axes) -> None:
+    def hand_over(self, step: Scope, plan: p.Plan) -> None:
         """Make what comes out of the queue known to the step."""
         for (name, site), copy in self.scope.copies.items():
             if name in self.names:
                 step.made[name] = self.scope.made[name]
                 step.copies[name, site] = copy
                 step.used.add(copy)
-        step.dealt |= {(axis, site) for _, axis, site in self.kept(axes) if site.is_dealt}
+        step.dealt |= {(axis, site) for _, axis, site in self.kept(plan) if site.is_dealt}
 
 
 def _run_ahead(layer: Layer, ahead: p.Ahead) -> _Queued:

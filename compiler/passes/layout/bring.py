@@ -9,7 +9,7 @@ from ... import plan as p
 from .holdings import SCORING, Holdings
 from .moves import EVERY, Fields, union
 from .scope import LAZY, Move, Route, Scope, is_record
-from .sites import EVEN, LENGTH, SCALAR, WHOLE, Axes, Site, references, renamed
+from .sites import EVEN, LENGTH, SCALAR, WHOLE, Site, renamed
 
 
 class Courier:
@@ -17,7 +17,7 @@ class Courier:
 
     def __init__(self, plan: p.Plan, holdings: Holdings, world: str) -> None:
         self.plan, self.holdings, self.world = plan, holdings, world
-        self.axes, self.fields = Axes(plan), Fields()
+        self.fields = Fields()
         self._readers = _readers(plan)
         self._whole_records: set[tuple[str, Site]] = set()
 
@@ -50,7 +50,7 @@ class Courier:
     def demand(self, scope: Scope, name: str, site: Site, fields: Iterable[str] = ()) -> str:
         """The name of a value's copy at a site, which is made if there is none yet."""
         i = scope.find(name)
-        if self.axes.of(i) is None:
+        if i.axis is None:
             return self._scalar(scope, name, site.mesh)
         copy = self._arrived(scope, name, site) or self._fetched(scope, i, site)
         if is_record(i):
@@ -83,7 +83,7 @@ class Courier:
 
     def _can_read(self, scope: Scope, i: p.Instruction, site: Site) -> bool:
         """Rows of a file can be read wherever it is known which rows these are."""
-        root = self.axes.root(self.axes.of(i))
+        root = self.plan.root(i.axis)
         assert root is not None
         routes = [r for s in scope.chain() for r in s.pending if r[0] == root and r[2] == site]
         self._flush(scope, routes)
@@ -93,7 +93,7 @@ class Courier:
         """A lazy value, made at the site itself."""
         names = {}
         if i.op == "field":
-            record = references(i)[0]
+            record = i.reads[0]
             names[record] = self.demand(scope, record, site, (str(i.attrs["field"]),))
         copy = self._emit(scope, i, site, args=renamed(i, names))
         self._bind(scope, i, site, copy)
@@ -123,7 +123,7 @@ class Courier:
     # ------------------------------------------------------------ moves
 
     def _expect(self, scope: Scope, i: p.Instruction, source: Site, target: Site) -> None:
-        root = self.axes.root(self.axes.of(i))
+        root = self.plan.root(i.axis)
         assert root is not None
         waiting = scope.pending.setdefault((root, source, target), [])
         if i.out not in waiting:
@@ -195,12 +195,12 @@ class Courier:
 
     def _owned(self, scope: Scope, i: p.Instruction, here: Site, site: Site) -> str:
         """The rows of this rank of a whole value, on the frame of a value that has been here all along."""
-        like = self._on_axis(scope, self.axes.of(i) or "", site, besides=i.out)
+        like = self._on_axis(scope, i.axis or "", site, besides=i.out)
         source = scope.copy(i.out, here)
         assert source is not None
         args: dict[str, p.Operand] = {"x": p.Value(source), "like": p.Value(like)}
         out = self._named(scope, i.out, site)
-        own = p.Instruction("own", out, i.type, args, {"axis": self.axes.of(i)})
+        own = p.Instruction("own", out, i.type, args, {"axis": i.axis})
         self._bind(scope, i, site, self._emit(scope, own, site, out, groups=(site.mesh,)))
         return out
 
@@ -219,12 +219,12 @@ class Courier:
         In an update what comes from outside doesn't depend on the trained model.
         """
         for s in reversed([*scope.chain()]):
-            yield from (n for n, i in s.made.items() if axis in (self.axes.of(i), i.attrs.get("tokens")))
+            yield from (n for n, i in s.made.items() if axis in (i.axis, i.attrs.get("tokens")))
 
     def _sites(self, scope: Scope, name: str) -> list[Site]:
         """Where a value is or will be; of a field, where its record is."""
         i = scope.find(name)
-        return self._sites(scope, references(i)[0]) if i.op == "field" else [*scope.sites(name), *scope.awaited(name)]
+        return self._sites(scope, i.reads[0]) if i.op == "field" else [*scope.sites(name), *scope.awaited(name)]
 
 
 def _readers(plan: p.Plan) -> dict[str, list[p.Instruction]]:

@@ -6,7 +6,7 @@ from ... import plan as p
 from .bring import Courier
 from .holdings import SCORING, Holdings
 from .scope import Scope
-from .sites import EVEN, LENGTH, SCALAR, WHOLE, Site, references
+from .sites import EVEN, LENGTH, SCALAR, WHOLE, Site
 
 
 class Chooser(Courier):
@@ -18,11 +18,11 @@ class Chooser(Courier):
 
     def _site_of(self, scope: Scope, i: p.Instruction, names: Sequence[str]) -> Site:
         """Where an operator runs: where `place` says, dealt as rows are there; else where most of what it reads is."""
-        rows = [n for n in names if self.axes.of(scope.find(n)) is not None]
+        rows = [n for n in names if scope.find(n).axis is not None]
         if scope.fixed is not None or i.out not in self.placed:
             return self._site(scope, names)
         by_length = Site(self.placed[i.out], LENGTH)
-        roots = (self.axes.root(self.axes.of(scope.find(n))) for n in rows)
+        roots = (self.plan.root(scope.find(n).axis) for n in rows)
         is_there = any(root is not None and scope.is_dealt(root, by_length) for root in roots)
         return by_length if is_there else Site(by_length.mesh, EVEN)
 
@@ -30,7 +30,7 @@ class Chooser(Courier):
         """Where most of some values is, or will be; by length rather than evenly."""
         if scope.fixed is not None:
             return scope.fixed
-        rows = [n for n in names if self.axes.of(scope.find(n)) is not None]
+        rows = [n for n in names if scope.find(n).axis is not None]
         there = {n: self._whereabouts(scope, n) for n in rows}
         candidates = list(dict.fromkeys(s for sites in there.values() for s in sites if s.is_dealt))
         if not candidates:
@@ -47,18 +47,18 @@ class Chooser(Courier):
         Rows of a file needn't be moved: they are read where they are wanted.
         """
         moved = (n for n in rows if site not in there[n] and not self._is_read(scope, n))
-        return sum(10 ** len(self.axes.chain(self.axes.of(scope.find(n)))) for n in moved)
+        return sum(10 ** len(self.plan.chain(scope.find(n).axis)) for n in moved)
 
     def _is_read(self, scope: Scope, name: str) -> bool:
         i = scope.find(name)
-        return i.op == "read" or (i.op == "field" and self._is_read(scope, references(i)[0]))
+        return i.op == "read" or (i.op == "field" and self._is_read(scope, i.reads[0]))
 
     def _default_mesh(self) -> str:
         phases = (i for i in self.plan.walk() if i.op in (*SCORING, "generate"))
         return next((self.holdings.spot(i).mesh for i in phases), self.world)
 
     def _are_scalars(self, scope: Scope, names: Iterable[str]) -> bool:
-        return all(self.axes.of(scope.find(n)) is None for n in names)
+        return all(scope.find(n).axis is None for n in names)
 
     def _scalar_site(self, scope: Scope, i: p.Instruction, names: Iterable[str]) -> Site:
         is_placed = scope.fixed is None and i.out in self.placed

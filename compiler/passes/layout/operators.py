@@ -8,7 +8,7 @@ from .choice import Chooser
 from .holdings import SCORING, Holdings
 from .moves import between
 from .scope import LAZY, Scope, is_record
-from .sites import EVEN, LENGTH, PARTIAL, SCALAR, WHOLE, Site, references, renamed
+from .sites import EVEN, LENGTH, PARTIAL, SCALAR, WHOLE, Site, renamed
 
 Handler = Callable[[p.Instruction, Scope], None]
 
@@ -56,7 +56,7 @@ class Operators(Chooser):
         self._bind(scope, i, site, self._emit(scope, i, site))
 
     def _pointwise(self, i: p.Instruction, scope: Scope) -> None:
-        names = references(i)
+        names = i.reads
         carrier = [self._carrier(scope, i.attrs["to"])] if i.op == "expand" else []
         if self._are_scalars(scope, names) and not carrier:
             if self._common.issuperset(names) and i.out not in self.placed:
@@ -70,8 +70,8 @@ class Operators(Chooser):
 
     def _place(self, scope: Scope, i: p.Instruction, site: Site, **changes: Any) -> str:
         """Emit an instruction at a site, with its operands brought there."""
-        names = {n: self.demand(scope, n, site) for n in references(i)}
-        home = Site(site.mesh, SCALAR) if self.axes.of(i) is None else site
+        names = {n: self.demand(scope, n, site) for n in i.reads}
+        home = Site(site.mesh, SCALAR) if i.axis is None else site
         copy = self._emit(scope, i, home, args=renamed(i, names), **changes)
         self._bind(scope, i, home, copy)
         for source in names.values():
@@ -80,7 +80,7 @@ class Operators(Chooser):
         return copy
 
     def _reduce(self, i: p.Instruction, scope: Scope) -> None:
-        site = self._site_of(scope, i, references(i))
+        site = self._site_of(scope, i, i.reads)
         if i.attrs.get("to") is not None:
             self._place(scope, i, site)
         elif i.attrs["fn"] == "quantile":
@@ -91,21 +91,21 @@ class Operators(Chooser):
     def _combined(self, i: p.Instruction, scope: Scope, site: Site) -> None:
         """Statistics of each rank's rows, then those of all ranks."""
         part, home = f"{i.out}.part", Site(site.mesh, SCALAR)
-        names = {n: self.demand(scope, n, site) for n in references(i)}
+        names = {n: self.demand(scope, n, site) for n in i.reads}
         self._emit(scope, i, home, part, args=renamed(i, names), layout=PARTIAL)
         out = self._named(scope, i.out, home)
         whole = p.Instruction("all_reduce", out, i.type, {"x": p.Value(part)}, {"fn": i.attrs["fn"]})
         self._bind(scope, i, home, self._emit(scope, whole, home, out, groups=(site.mesh,)))
 
     def _rank(self, i: p.Instruction, scope: Scope) -> None:
-        site = self._site_of(scope, i, references(i))
+        site = self._site_of(scope, i, i.reads)
         if i.attrs.get("to") is None:
             self._on_whole(i, scope, site)
         else:
             self._place(scope, i, site)
 
     def _call(self, i: p.Instruction, scope: Scope) -> None:
-        names, sees = references(i), self._sees[i.attrs["operator"]]
+        names, sees = i.reads, self._sees[i.attrs["operator"]]
         if self._are_scalars(scope, names):
             self._place(scope, i, self._scalar_site(scope, i, names))
         elif any(sees.get(parameter) in SEES_ALL for parameter in i.args):
@@ -114,10 +114,10 @@ class Operators(Chooser):
             self._place(scope, i, self._site_of(scope, i, names))
 
     def _on_whole(self, i: p.Instruction, scope: Scope, site: Site) -> None:
-        rows = [n for n in references(i) if self.axes.of(scope.find(n)) is not None]
+        rows = [n for n in i.reads if scope.find(n).axis is not None]
         self._gathered(scope, rows, site.mesh)
         self._place(scope, i, Site(site.mesh, WHOLE))
-        if self.axes.of(i) is not None:  # rows are wanted where the operands' rows are
+        if i.axis is not None:  # rows are wanted where the operands' rows are
             self.demand(scope, i.out, self._local_site(scope, rows[0], site.mesh))
 
     # ------------------------------------------------------------ models
@@ -126,7 +126,7 @@ class Operators(Chooser):
         site = Site(self.holdings.spot(i).mesh, EVEN)
         self._with_weights(i, scope)
         prompts = i.args["prompts"]
-        names = {n: self.demand(scope, n, site, ("prompt",) if prompts == p.Value(n) else ()) for n in references(i)}
+        names = {n: self.demand(scope, n, site, ("prompt",) if prompts == p.Value(n) else ()) for n in i.reads}
         copy = self._emit(scope, i, site, args=renamed(i, names), attrs=self._held(i))
         self._bind(scope, i, site, copy)
         self._announce(scope, i, site)
@@ -142,7 +142,7 @@ class Operators(Chooser):
         site = scope.fixed or Site(self.holdings.spot(i).mesh, LENGTH)
         if i.attrs["version"] != "live":
             self._with_weights(i, scope)
-        names = {n: self.demand(scope, n, site, read_by(i.op, scope.find(n))) for n in references(i)}
+        names = {n: self.demand(scope, n, site, read_by(i.op, scope.find(n))) for n in i.reads}
         held = self.holdings.of(i)
         groups = (site.mesh,) if held.fsdp > 1 else ()
         self._bind(
@@ -189,7 +189,7 @@ class Operators(Chooser):
 
     def _log(self, i: p.Instruction, scope: Scope) -> None:
         """Metrics are logged where they are; the mean of rows is that of all ranks."""
-        names = references(i)
+        names = i.reads
         if not names:
             self._emit(scope, i, Site(self.world, SCALAR))
         elif self._are_scalars(scope, names):
@@ -199,7 +199,7 @@ class Operators(Chooser):
             self._place(scope, i, site, layout="", groups=(site.mesh,))
 
     def _next_state(self, i: p.Instruction, scope: Scope) -> None:
-        names = {n: self._agreed(scope, n) for n in references(i)}
+        names = {n: self._agreed(scope, n) for n in i.reads}
         self._emit(scope, i, Site(self.world, SCALAR), args=renamed(i, names))
 
     def _agreed(self, scope: Scope, name: str) -> str:

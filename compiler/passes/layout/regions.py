@@ -10,7 +10,7 @@ from .holdings import SCORING, Holdings
 from .moves import union
 from .operators import Operators, read_by
 from .scope import LAZY, Move, Region, Scope, is_record, is_sequences
-from .sites import LENGTH, PARTIAL, Axes, Site, read_in, references, renamed
+from .sites import LENGTH, PARTIAL, Site, read_in, renamed
 
 
 class Layer(Operators):
@@ -27,7 +27,7 @@ class Layer(Operators):
         }
 
     def _branch(self, i: p.Instruction, scope: Scope) -> None:
-        names = {n: self._agreed(scope, n) for n in references(i)}
+        names = {n: self._agreed(scope, n) for n in i.reads}
         self.flush_all(scope)
         inner = scope.nested()
         self.block(i.body, inner)
@@ -75,7 +75,7 @@ class Layer(Operators):
 
     def _collected(self, i: p.Instruction, scope: Scope) -> None:
         """The kept rows of all rounds, where the rounds made them."""
-        inner, name = self._regions[i.attrs["region"]], references(i)[0]
+        inner, name = self._regions[i.attrs["region"]], i.reads[0]
         value = inner.find(name)
         if value.op in LAZY and not [s for s in inner.sites(name) if (name, s) in inner.copies]:
             self.demand(inner, name, self._site(inner, [name]))
@@ -84,7 +84,7 @@ class Layer(Operators):
         assert source is not None
         copy = self._emit(scope, i, site, args={"value": p.Value(source)})
         self._bind(scope, i, site, copy)
-        root = self.axes.root(self.axes.of(i))
+        root = self.plan.root(i.axis)
         if root:
             scope.dealt.add((root, site))
         if is_record(i):
@@ -113,9 +113,7 @@ class Layer(Operators):
         names = read_in(i.body)
         axes = [str(x.attrs["to"]) for x in i.body if x.op == "expand"]
         inside = {x.out for x in i.walk()}
-        outside = [
-            a for a in axes if not any(a in (self.axes.of(x), x.attrs.get("tokens")) for x in i.body if x.out in inside)
-        ]
+        outside = [a for a in axes if not any(a in (x.axis, x.attrs.get("tokens")) for x in i.body if x.out in inside)]
         for name in sorted(names, key=lambda n: not is_sequences(scope.find(n))):
             self.demand(scope, name, site, self._read_in(i, name, scope.find(name)))
         for axis in outside:
@@ -123,7 +121,7 @@ class Layer(Operators):
 
     def _read_in(self, i: p.Instruction, name: str, value: p.Instruction) -> tuple[str, ...]:
         """The fields of a value that the phases of an update read."""
-        return tuple(f for x in i.body if x.op in SCORING and name in references(x) for f in read_by(x.op, value))
+        return tuple(f for x in i.body if x.op in SCORING and name in x.reads for f in read_by(x.op, value))
 
     def _loss(self, i: p.Instruction, inner: Scope) -> dict[str, Any]:
         """The loss with the instructions that were put between its own, and the sums that rows read again."""
@@ -132,26 +130,24 @@ class Layer(Operators):
         body = [x for x in inner.block if isinstance(x, p.Instruction)]
         for x in body:
             outs = set(x.outs)
-            is_dependent = bool((dependent | {*loss["live"]}) & {*references(x)})
+            is_dependent = bool((dependent | {*loss["live"]}) & {*x.reads})
             if is_dependent and (x.op in ADDED or any(o.removesuffix(".part") in dependent for o in outs)):
                 dependent |= outs
         if loss["two_passes"]:
-            inner.block[:] = _spread(body, dependent, self.axes)
+            inner.block[:] = _spread(body, dependent)
         return {**loss, "dependent": sorted(dependent)}
 
 
 ADDED = frozenset({"all_reduce", "gather", "own", "spread"})
 
 
-def _spread(body: Sequence[p.Instruction], dependent: set[str], axes: Axes) -> list[Any]:
+def _spread(body: Sequence[p.Instruction], dependent: set[str]) -> list[Any]:
     """Put a `spread` before each sum that rows read again: its gradient is that of all ranks' rows together."""
     made = {o: x for x in body for o in x.outs}
     done: dict[str, str] = {}
     out: list[Any] = []
     for x in body:
-        reads = [
-            n for n in references(x) if n in dependent and made[n].layout == "replicated" and axes.of(made[n]) is None
-        ]
+        reads = [n for n in x.reads if n in dependent and made[n].layout == "replicated" and made[n].axis is None]
         if x.layout.startswith("sharded") or x.layout == PARTIAL:
             for name in reads:
                 if name not in done:

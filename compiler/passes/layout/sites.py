@@ -31,39 +31,11 @@ PARTIAL = "partial"
 """The layout of statistics that are still to be combined."""
 
 
-class Axes:
-    """The axes of a plan, and the one each value is on."""
-
-    def __init__(self, plan: p.Plan) -> None:
-        self._parents = {a.name: a.parent for a in plan.axes}
-
-    def of(self, i: p.Instruction) -> str | None:
-        """The axis in `dtype[axis]`."""
-        _, bracket, axis = i.type.rstrip("]").partition("[")
-        return axis if bracket else None
-
-    def chain(self, axis: str | None) -> list[str]:
-        """The axis and all above it, innermost first."""
-        found = []
-        while axis is not None:
-            found.append(axis)
-            axis = self._parents.get(axis)
-        return found
-
-    def root(self, axis: str | None) -> str | None:
-        return self.chain(axis)[-1] if axis is not None else None
-
-
-def references(i: p.Instruction) -> list[str]:
-    """The names an instruction itself reads."""
-    return [a.ref for a in i.args.values() if isinstance(a, p.Value)]
-
-
 def read_in(block: Iterable[p.Instruction]) -> list[str]:
     """The names that a block reads from outside itself, in order."""
     inner = [x for i in block for x in i.walk()]
     made = {x.out for x in inner}
-    return list(dict.fromkeys(r for x in inner for r in references(x) if r not in made))
+    return list(dict.fromkeys(r for x in inner for r in x.reads if r not in made))
 
 
 def renamed(i: p.Instruction, names: Mapping[str, str]) -> dict[str, p.Operand]:
