@@ -108,7 +108,7 @@ def limits_of(plan: p.Plan) -> tuple[int, ...]:
 def _every(plan: p.Plan) -> dict[str, int]:
     """Of values made in an `every N steps` block, N."""
     blocks = (i for i in plan.walk() if i.op == "every")
-    return {x.out: int(i.attrs.get("steps") or 1) for i in blocks for x in i.walk() if x is not i}
+    return {x.out: int(i.attrs["period"]) for i in blocks for x in i.walk() if x is not i}
 
 
 # ---------------------------------------------------------------- of a phase

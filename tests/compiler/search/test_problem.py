@@ -44,6 +44,12 @@ def test_what_reads_the_old_version_comes_before_the_update(bench: Workbench) ->
     assert "policy.entropy" in after(found)["policy.update"]
 
 
+def test_a_phase_that_runs_in_some_steps_counts_as_a_part_of_one(bench: Workbench) -> None:
+    block = "every 20 steps:\n        metric entropy = mean(policy.entropy(rollout))"
+    found = problem_of(bench.plan(flow(block)))
+    assert {x.name: x.work.every for x in found.phases if x.work.every > 1} == {"policy.entropy": 20}
+
+
 def test_the_arithmetic_says_where_numbers_come_from() -> None:
     found = problem("grpo.flow", "batch=64prompts", "group=8", lengths=Lengths(100, 50, 60))
     numbers = {q.name: (q.value, q.source) for q in found.arithmetic}
