@@ -4,12 +4,11 @@ import argparse
 import os
 import signal
 import sys
-import warnings
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .cli import parser, refused, told
+from .cli import parser, refused, show_warnings, told
 from .compiling import Compiling
 
 if TYPE_CHECKING:
@@ -92,14 +91,12 @@ def _join(args: argparse.Namespace) -> "World | None":
 
 def _run_plan(args: argparse.Namespace, world: "World") -> bool:
     """Run what all ranks have agreed on. Returns whether the run was asked to stop, and has committed."""
-    from .errors import RunError, RunWarning
+    from .errors import RunError
     from .execution.stopping import Stopped
     from .ranks.rollcall import compare, facts
     from .run import run_plan
 
-    warnings.showwarning = lambda message, category, *rest, **kw: (
-        print(f"warning: {message}", file=sys.stderr) if issubclass(category, RunWarning) and world.rank == 0 else None
-    )
+    show_warnings(world.rank == 0)
     try:
         data = _plan(args, world)
         options = {f"--{name.replace('_', '-')}": getattr(args, name) for name in _COMMON}

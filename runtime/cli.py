@@ -157,16 +157,14 @@ def _missing(target: str) -> str | None:
 def _run(args: argparse.Namespace) -> int:
     compiling = None if args.flow.endswith(".json") else Compiling(args.flow, args.set)
     try:
-        from .errors import RunError, RunWarning
+        from .errors import RunError
         from .execution.stopping import Stopped
         from .run import run_plan  # torch, while the compiler is at work
     finally:
         plan = compiling.plan() if compiling else _read_plan(Path(args.flow))
     if plan is None:
         return 2
-    warnings.showwarning = lambda message, category, *rest, **kw: (
-        print(f"warning: {message}", file=sys.stderr) if issubclass(category, RunWarning) else None
-    )
+    show_warnings()
     try:
         run_plan(plan, args)
     except RunError as error:
@@ -179,6 +177,15 @@ def _run(args: argparse.Namespace) -> int:
         print(f"stopped after {stopped.step} steps; `--resume` goes on from there", file=sys.stderr)
         return 130
     return 0
+
+
+def show_warnings(speaks: bool = True) -> None:
+    """Print what a run warns of, a line each, and nothing of what libraries do. speaks: whether this process does."""
+    from .errors import RunWarning
+
+    warnings.showwarning = lambda message, category, *rest, **kw: (
+        print(f"warning: {message}", file=sys.stderr) if speaks and issubclass(category, RunWarning) else None
+    )
 
 
 def told(error: OSError) -> str:

@@ -51,12 +51,17 @@ def _load_alone(session: Session) -> None:
 
 def _load_once(session: Session, model: Model, loaded: dict[str, Role]) -> Role:
     """The role, sharing its weights with an equal one if no step changes either."""
-    key = repr((model.kind, model.path, sorted(model.options.items())))
+    key = _identity(model)
     if model.trained or model.replaced:
         return _load(session, model, model.trained)
     if key not in loaded:
         loaded[key] = _load(session, model, False)
     return replace(loaded[key], name=model.name)
+
+
+def _identity(model: Model) -> str:
+    """Equal for models that start with the same weights."""
+    return repr((model.kind, model.path, sorted(model.options.items())))
 
 
 def _start_of(session: Session, model: Model, source: Model, shared: dict[str, Role]) -> Role:
@@ -105,23 +110,27 @@ def _load_holdings(session: Session) -> None:
     meshes = _open_meshes(session)
     _open_device_groups(session)
     updates = {u.attrs["model"]: u for u in updates_of(session)}
-    loaded: dict[tuple[str, str, int], Role] = {}
+    shared: dict[tuple[str, str, int], Role] = {}
     for holding in session.plan.holdings:
-        model = _source(session, holding)
-        key = (repr((model.kind, model.path, sorted(model.options.items()))), holding.mesh, holding.fsdp)
-        changes = _changes(session, holding)
-        if changes or key not in loaded:
-            is_trained = holding.name in updates
-            role = _load(session, model, is_trained)
-            if is_trained:
-                _prepare_training(session, updates[holding.name], role)
-            mesh = meshes.get((holding.mesh, holding.fsdp))
-            if mesh is not None and needs_layout(session, holding):
-                lay_out(role, mesh, session.channel(holding.mesh))
-            if not changes:
-                loaded[key] = role
-        role = role if changes else loaded[key]
+        mesh = meshes.get((holding.mesh, holding.fsdp)) if needs_layout(session, holding) else None
+        key = (_identity(_source(session, holding)), holding.mesh, holding.fsdp)
+        if _changes(session, holding):
+            role = _laid_out(session, holding, updates.get(holding.name), mesh)
+        else:
+            if key not in shared:
+                shared[key] = _laid_out(session, holding, None, mesh)
+            role = shared[key]
         session.roles[holding.name] = replace(role, name=holding.model)
+
+
+def _laid_out(session: Session, holding: Holding, update: Instruction | None, mesh: DeviceMesh | None) -> Role:
+    """The role of a holding, prepared for the update that trains it, if there is one."""
+    role = _load(session, _source(session, holding), update is not None)
+    if update is not None:
+        _prepare_training(session, update, role)
+    if mesh is not None:
+        lay_out(role, mesh, session.channel(holding.mesh))
+    return role
 
 
 def _source(session: Session, holding: Holding) -> Model:
