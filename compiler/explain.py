@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..dsl.diagnostics import FlowError
+from .batch import count_rows
 from .compilation import compile_flow, load_source
 from .plan import Instruction, Plan
 from .spread import move_lines, names_shown, phase_lines, shown_as, spread_facts
@@ -59,7 +60,7 @@ def flow_facts(plan: Plan) -> dict[str, Any]:
 
     Of a plan for many ranks also where phases run, how many rows a rank gets, and what moves.
     """
-    rows, called = _row_counts(plan), names_shown(plan)
+    rows, called = count_rows(plan), names_shown(plan)
     return {
         "flow": plan.flow,
         "target": plan.target,
@@ -77,23 +78,6 @@ def flow_facts(plan: Plan) -> dict[str, Any]:
 def _sources(plan: Plan) -> list[Instruction]:
     """What is read or drawn, without the copies on other meshes."""
     return [i for i in plan.walk() if i.op in ("read", "generate") and "@" not in i.out]
-
-
-def _row_counts(plan: Plan) -> dict[str, int | None]:
-    """Rows of each axis by its name; None where they are known only at run time."""
-    counts: dict[str, int | None] = {}
-    for i in plan.walk():
-        if i.op == "collect":
-            counts |= {f"{r.out}.prompt": i.attrs["target"] for r in i.body if r.op == "read"}
-        elif i.op == "read":
-            counts.setdefault(f"{i.out}.prompt", i.attrs.get("batch"))
-    for axis in plan.axes:
-        counts.setdefault(axis.name, None)
-    for i in plan.walk():
-        if i.op == "generate" and "n" in i.attrs:
-            above = counts.get(next((a.parent or "" for a in plan.axes if a.name == i.attrs["rows"]), ""))
-            counts[i.attrs["rows"]] = above * i.attrs["n"] if above else None
-    return counts
 
 
 def _batch(i: Instruction, rows: Mapping[str, int | None]) -> dict[str, Any]:

@@ -143,16 +143,11 @@ def _nearest(after: Mapping[str, list[str]], names: Iterable[str]) -> list[str]:
 
 
 def _assumed(phases: Iterable[Found]) -> tuple[str, ...]:
-    """What is simplified of phases that run several times, or inside an update."""
-    said = []
-    for x in phases:
-        if len(x.instructions) > 1 and x.kind != "train":
-            said.append(
-                f"{x.name} runs {len(x.instructions)} times in a step: it counts as one phase of all their rows"
-            )
-        if x.beside is not None:
-            said.append(f"{x.name} runs inside {x.beside}: it counts as a phase before it, on the same devices")
-    return tuple(said)
+    """What is simplified of phases inside an update."""
+    inside = (x for x in phases if x.beside is not None)
+    return tuple(
+        f"{x.name} runs inside {x.beside}: it counts as a phase before it, on the same devices" for x in inside
+    )
 
 
 def _region(i: p.Instruction) -> list[str]:

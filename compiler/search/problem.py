@@ -10,7 +10,7 @@ from .. import plan as p
 from .assumptions import Lengths
 from .decision import Kind, Operator, Quantity
 from .dependencies import Found, dependencies
-from .workload import Counts, Workload, arithmetic, counted, limits_of, workload_of
+from .workload import Counts, Workload, arithmetic, combined, counted, limits_of, workload_of
 
 
 @dataclass(frozen=True)
@@ -94,23 +94,24 @@ def problem_of(plan: p.Plan, lengths: Lengths | None = None) -> Problem:
     lengths = lengths or Lengths()
     counts = counted(plan, lengths)
     found = dependencies(plan)
+    several = (combined(f.name, f.instructions, counts) for f in found.phases)
     return Problem(
         plan.flow,
-        tuple(_phase(f, counts, plan) for f in found.phases),
+        tuple(_phase(f, counts) for f in found.phases),
         tuple(ModelSpec(m.name, m.kind, m.path, m.trained, m.of) for m in plan.models),
         found.operators,
         max((a.staleness for a in plan.ahead), default=0),
-        arithmetic(plan, counts),
-        (*lengths.stated(limits_of(plan)), *counts.assumptions, *found.assumptions),
+        arithmetic(plan, counts, {f.name: f.instructions for f in found.phases}),
+        (*lengths.stated(limits_of(plan)), *counts.assumptions, *filter(None, several), *found.assumptions),
     )
 
 
-def _phase(found: Found, counts: Counts, plan: p.Plan) -> PhaseSpec:
+def _phase(found: Found, counts: Counts) -> PhaseSpec:
     return PhaseSpec(
         found.name,
         found.model,
         found.kind,
-        workload_of(found.instructions, counts, plan),
+        workload_of(found.instructions, counts),
         tuple(i.out for i in found.instructions),
         found.after,
         found.ahead,

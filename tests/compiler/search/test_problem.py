@@ -70,6 +70,53 @@ def test_a_phase_that_runs_twice_is_one_of_all_its_rows() -> None:
     assert any("ref.logprobs runs 2 times" in said for said in found.assumptions)
 
 
+def test_a_draw_that_is_seldom_made_counts_in_proportion(bench: Workbench) -> None:
+    block = """
+        every 50 steps:
+            test = read("train.jsonl", batch=100 prompts)
+            answer = policy.generate(test, max_new_tokens=64, temperature=0)
+            metric test = mean(answer.length)
+    """
+    found = problem_of(bench.plan(flow(block)))
+    work = found.phase("policy.generate").work
+    assert (work.samples, work.prompts, work.every, work.at_once) == (32 + 2, 8 + 2, 1, 100)
+    assert (work.response, work.longest) == (round((32 * 16 + 2 * 32) / 34), 64)
+    numbers = {q.name: (q.value, q.source) for q in found.arithmetic}
+    assert numbers["samples of answer"] == (100, "100 prompts × n=1, in one of 50 steps")
+    assert numbers["samples of policy.generate"] == (34, "32 of `rollout` + 100 of `answer` ÷ 50")
+    assert any("`answer` in one of 50 steps" in said for said in found.assumptions)
+
+
+def test_phases_of_one_period_count_whole_and_run_once_in_it(bench: Workbench) -> None:
+    block = """
+        every 20 steps:
+            a = policy.generate(prompts, max_new_tokens=32)
+            metric a = mean(policy.entropy(a))
+            every 50 steps:
+                metric b = mean(policy.entropy(rollout))
+    """
+    work = problem_of(bench.plan(flow(block))).phase("policy.entropy").work
+    assert (work.every, work.samples, work.at_once) == (20, 8 + round(32 / 5), 32)
+
+
+def test_a_greedy_baseline_beside_the_sampled_rows(bench: Workbench) -> None:
+    body = """
+        greedy = policy.generate(prompts, max_new_tokens=32, temperature=0)
+        metric gain = mean(reward) - mean(rewards.exact_match(greedy.text, prompts.answer))
+    """
+    found = problem_of(bench.plan(flow(body)))
+    work = found.phase("policy.generate").work
+    assert (work.samples, work.prompts, work.at_once, work.every) == (32 + 8, 8 + 8, 32, 1)
+    assert any("policy.generate runs 2 times in a step" in said for said in found.assumptions)
+
+
+def test_what_stands_under_a_condition_is_said_to_run(bench: Workbench) -> None:
+    block = "when mean(reward) > 0.5:\n        metric entropy = mean(policy.entropy(rollout))"
+    found = problem_of(bench.plan(flow(block)))
+    assert found.phase("policy.entropy").work.samples == 32
+    assert any("holds in every step" in said for said in found.assumptions)
+
+
 @pytest.mark.parametrize(
     ("prompt", "response", "lengths"),
     [(None, None, Lengths()), ("10", "20", Lengths(10, 20)), (None, "20,30", Lengths(None, 20, 30))],
