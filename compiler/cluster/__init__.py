@@ -1,7 +1,7 @@
 """Clusters: what devices can do, how many there are, and how they are joined."""
 
 from .build import OVERRIDES, cluster_of
-from .data import Cluster, ClusterError, Device, Node, Slice
+from .data import Cluster, ClusterError, Device, Node, Pool, Slice, slowest
 from .files import read_cluster
 from .local import local_cluster
 from .parse import parse_cluster
@@ -14,10 +14,12 @@ __all__ = [
     "ClusterError",
     "Device",
     "Node",
+    "Pool",
     "Slice",
     "cluster_of",
     "device_named",
     "local_cluster",
     "parse_cluster",
     "read_cluster",
+    "slowest",
 ]

@@ -1,7 +1,9 @@
 """The data of a cluster. Units: bytes, seconds, bytes/s, FLOP/s; bandwidths are of one device in one direction."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from itertools import groupby
 
 
 class ClusterError(ValueError):
@@ -41,7 +43,10 @@ class Node:
 
 @dataclass(frozen=True)
 class Slice:
-    """Some devices of a cluster, alike, `per_node` of them on each node they use. The cost model's view of a mesh."""
+    """Some devices of a cluster, `per_node` of them on each node they use. The cost model's view of a mesh.
+
+    device: what each of them does at least: of unequal ones, all wait for the slowest.
+    """
 
     device: Device
     devices: int
@@ -51,6 +56,20 @@ class Slice:
     def nodes(self) -> int:
         """How many nodes it touches."""
         return -(-self.devices // self.per_node)
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Neighbouring nodes that are alike: `devices` ranks from `first` on, `per_node` of them on each but the last."""
+
+    first: int
+    devices: int
+    per_node: int
+    device: Device
+
+    @property
+    def ranks(self) -> range:
+        return range(self.first, self.first + self.devices)
 
 
 @dataclass(frozen=True)
@@ -66,9 +85,19 @@ class Cluster:
         return sum(node.devices for node in self.nodes)
 
     @property
-    def is_equal(self) -> bool:
-        """Whether all nodes are alike."""
-        return len(set(self.nodes)) <= 1
+    def pools(self) -> tuple[Pool, ...]:
+        """The cluster as runs of nodes of one device, the same number on each; the last of a run may have fewer."""
+        found: list[Pool] = []
+        first = 0
+        for node, run in groupby(self.nodes):
+            count = len(list(run))
+            last = found[-1] if found else None
+            if last is not None and count == 1 and _ends(last, node):
+                found[-1] = replace(last, devices=last.devices + node.devices)
+            else:
+                found.append(Pool(first, count * node.devices, node.devices, node.device))
+            first += count * node.devices
+        return tuple(found)
 
     @property
     def memory(self) -> float:
@@ -87,8 +116,8 @@ class Cluster:
     def slice(self, devices: int | None = None, first: int = 0) -> Slice:
         """`devices` ranks from `first` on (None: all that follow).
 
-        Raises ClusterError for ranks that aren't there, and where the nodes they touch are unequal: the cost model
-        takes devices of one kind, the same number on each node (the last may be used in part).
+        Of unequal nodes: a device that is as slow and small as the worst in each figure, and as many on each node as
+        divide what every node has. Raises ClusterError for ranks that aren't there.
         """
         wanted = self.devices - first if devices is None else devices
         if wanted < 1 or first < 0 or first + wanted > self.devices:
@@ -97,14 +126,8 @@ class Cluster:
             )
         used = self._used(first, wanted)
         each = list(used.values())
-        kinds = {self.nodes[n].device for n in used}
-        if len(kinds) > 1 or any(count != each[0] for count in each[1:-1]) or each[-1] > each[0]:
-            shown = " + ".join(f"{count} {self.nodes[n].device.name}" for n, count in used.items())
-            raise ClusterError(
-                f"devices {first} to {first + wanted - 1} of {self.name} are {shown}: "
-                "the cost model takes devices of one kind, the same number on each node"
-            )
-        return Slice(kinds.pop(), wanted, each[0])
+        is_even = all(count == each[0] for count in each[:-1]) and each[-1] <= each[0]
+        return Slice(slowest({self.nodes[n].device for n in used}), wanted, each[0] if is_even else math.gcd(*each))
 
     def _used(self, first: int, wanted: int) -> Mapping[int, int]:
         """How many of these ranks each node holds, by its number."""
@@ -116,3 +139,22 @@ class Cluster:
                 used[number] = count
             start += node.devices
         return used
+
+
+def _ends(pool: Pool, node: Node) -> bool:
+    """Whether a node is the last of a pool, with fewer devices than its others."""
+    return node.device == pool.device and node.devices < pool.per_node and pool.devices % pool.per_node == 0
+
+
+SLOW = ("link_latency", "nic_latency")
+"""Figures of a device that are worse where they are larger."""
+
+
+def slowest(devices: Iterable[Device]) -> Device:
+    """A device that does in each figure what the worst of some does: all wait for it where they work together."""
+    found = sorted(set(devices), key=lambda d: (d.flops, d.name))
+    if len(found) == 1:
+        return found[0]
+    figures = [f.name for f in fields(Device) if f.name != "name"]
+    worst = {n: (max if n in SLOW else min)(getattr(d, n) for d in found) for n in figures}
+    return Device(" + ".join(dict.fromkeys(d.name for d in found)), **worst)

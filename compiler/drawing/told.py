@@ -68,14 +68,14 @@ def lane_memory(decision: Decision, slot: str) -> Parts:
     resident = _shares(decision.resident(slot), True)
     fullest = max(decision.on(slot), key=lambda x: sum(x.memory.transient.values()), default=None)
     passing = _shares(fullest.memory.transient, False, f", {fullest.name}") if fullest else ()
-    return Parts(
-        "Memory of a device at its peak", _of(decision, decision.peak(slot)), decision.memory or 1.0, resident + passing
-    )
+    memory = decision.slot(slot).memory
+    shown = _of(memory, decision.peak(slot))
+    return Parts("Memory of a device at its peak", shown, memory or 1.0, resident + passing)
 
 
-def _of(decision: Decision, size: float) -> str:
+def _of(memory: float, size: float) -> str:
     """`58 of 74 GB`."""
-    held, whole = in_bytes(size), in_bytes(decision.memory)
+    held, whole = in_bytes(size), in_bytes(memory)
     same_unit = held.split()[-1] == whole.split()[-1]
     return f"{held.split()[0] if same_unit else held} of {whole}"
 
@@ -128,10 +128,10 @@ def phase_parts(decision: Decision, phase: Phase) -> tuple[Parts, ...]:
     """Its seconds and its bytes by kind."""
     seconds = tuple(Share(n, s, in_seconds(s)) for n, s in by_size(phase.parts))
     memory = _shares(phase.memory.resident, True) + _shares(phase.memory.transient, False)
-    held = sum(s.size for s in memory)
+    held, has = sum(s.size for s in memory), decision.slot(phase.slot).memory
     return (
         Parts("Seconds", in_seconds(phase.seconds), phase.seconds or 1.0, seconds),
-        Parts("Memory of a device", _of(decision, held), decision.memory or held or 1.0, memory),
+        Parts("Memory of a device", _of(has, held), has or held or 1.0, memory),
     )
 
 

@@ -146,7 +146,7 @@ def _others(instance: Instance, best: Solution, name: str, put: Put) -> list[Put
     """Of each other layout that lines allow the fastest candidate that fits beside the rest; else the fastest."""
     asked = [r for r in instance.requests if name in r.phases]
     found: dict[tuple[int, ...], list[Put]] = {}
-    for c in sorted(instance.choices[name][put.size], key=Candidate.rank):
+    for c in sorted(instance.choices[name][put.room], key=Candidate.rank):
         if c.key != put.candidate.key and all(r.allows(c.layout) for r in asked):
             found.setdefault(c.key, []).append(replace(put, candidate=c))
     fitting = ((p for p in puts if fits({**best.puts, name: p}, instance) <= 0) for puts in found.values())

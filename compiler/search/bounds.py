@@ -1,10 +1,10 @@
 """Leave out what can't be in a placement better than one that is known: exact, whatever the bound."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from .instance import Candidate, Choices, Instance, pareto
+from .instance import Candidate, Choices, Instance, Room, pareto
 from .problem import Problem
 
 
@@ -15,24 +15,24 @@ def within(instance: Instance, period: float) -> Instance:
     device-seconds that all phases need at least are more than the cluster has in a period.
     """
     fastest = {name: _least(by, lambda c, _: c.seconds) for name, by in instance.choices.items()}
-    cheapest = {name: _least(by, lambda c, size: c.seconds * size) for name, by in instance.choices.items()}
+    cheapest = {name: _least(by, lambda c, room: c.seconds * room.devices) for name, by in instance.choices.items()}
     slack = _slack(instance.problem, fastest, period)
     spare = instance.devices * period - sum(cheapest.values())
     tolerance = 1e-9 * max(period, 1.0)
 
-    def fits(name: str, candidate: Candidate, size: int) -> bool:
-        more = candidate.seconds * size - cheapest[name]
+    def fits(name: str, candidate: Candidate, room: Room) -> bool:
+        more = candidate.seconds * room.devices - cheapest[name]
         return candidate.seconds <= slack[name] + tolerance and more <= spare + tolerance * instance.devices
 
     choices = {
-        name: {s: kept for s, cs in by.items() if (kept := tuple(c for c in cs if fits(name, c, s)))}
+        name: {r: kept for r, cs in by.items() if (kept := tuple(c for c in cs if fits(name, c, r)))}
         for name, by in instance.choices.items()
     }
     return replace(instance, choices=choices)
 
 
-def _least(by_size: Mapping[int, tuple[Candidate, ...]], of: object) -> float:
-    return min((of(c, size) for size, cs in by_size.items() for c in cs), default=math.inf)  # type: ignore[operator]
+def _least(by_room: Mapping[Room, tuple[Candidate, ...]], of: Callable[[Candidate, Room], float]) -> float:
+    return min((of(c, room) for room, cs in by_room.items() for c in cs), default=math.inf)
 
 
 def _slack(problem: Problem, fastest: Mapping[str, float], period: float) -> dict[str, float]:
@@ -54,9 +54,10 @@ def chains(problem: Problem, seconds: Mapping[str, float]) -> tuple[dict[str, fl
 
 
 def one_slot(instance: Instance) -> Instance:
-    """The instance with all phases on one slot of all devices."""
-    size = max(instance.sizes, default=0)
-    choices: Choices = {name: {size: by[size]} for name, by in instance.choices.items() if size in by}
+    """The instance with all phases on one slot, the largest."""
+    largest = {r for r in instance.rooms if r.devices == max(x.devices for x in instance.rooms)}
+    kept = ((name, {r: cs for r, cs in by.items() if r in largest}) for name, by in instance.choices.items())
+    choices: Choices = {name: by for name, by in kept if by}
     missing: Choices = {name: {} for name in instance.choices if name not in choices}
     return replace(instance, choices={**choices, **missing}, slots=1)
 
@@ -73,5 +74,5 @@ def timeless(instance: Instance) -> Instance:
             kinds.setdefault((met, c.key if name in shared else None), []).append(replace(c, seconds=0.0))
         return tuple(c for cs in kinds.values() for c in pareto(cs, by_key=False))
 
-    choices = {name: {s: leanest(name, cs) for s, cs in by.items()} for name, by in instance.choices.items()}
+    choices = {name: {r: leanest(name, cs) for r, cs in by.items()} for name, by in instance.choices.items()}
     return replace(instance, choices=choices)

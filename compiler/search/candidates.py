@@ -6,16 +6,14 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from ..cluster import Cluster, ClusterError
+from ..cluster import Cluster, Slice
 from ..cost import KINDS, Cost, CostError
 from ..shapes import ModelShape
+from .areas import areas_of, slot_sizes, spans_of
 from .decision import Bytes, Layout
-from .instance import MOST_SLOTS, Candidate, Instance, Moved, Mover, Request, Spread, pareto
+from .instance import MOST_SLOTS, Area, Candidate, Instance, Moved, Mover, Request, Room, Spread, pareto
 from .prices import Prices, by_kind
 from .problem import PhaseSpec, Problem
-
-USABLE = 0.95
-"""Of a device's memory, what phases may take together: the rest is the driver's and fragmentation."""
 
 MICRO = (4096, 16384)
 """Tokens of a micro-batch that are tried where no line says how many; the longest sequence is in one anyway."""
@@ -24,9 +22,6 @@ PIPELINES = (1, 2, 4, 8)
 MOST_TENSOR = 16
 WAVES = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64)
 """Into how many parts an engine's sequences are cut at most: fewer are faster, and take more of its cache."""
-
-SIXTEENTHS = 16
-FEW_NODES = 8
 
 RESIDENT = ("weights", "optimizer")
 
@@ -40,85 +35,50 @@ class Limits:
     sleeps: bool = True
 
 
-def slot_sizes(cluster: Cluster) -> tuple[int, ...]:
-    """Sizes that a slot may have: parts of a node that divide each other, few nodes, sixteenths of the cluster.
-
-    Raises ClusterError for a cluster of several kinds of device.
-    """
-    cluster.slice()
-    each, nodes = cluster.nodes[0].devices, len(cluster.nodes)
-    parts = [s for s in _chain(each) if s <= cluster.devices]
-    counts = {*range(1, min(nodes, FEW_NODES) + 1), *(nodes * k // SIXTEENTHS for k in range(1, SIXTEENTHS + 1))}
-    whole = [n * each for n in counts if 0 < n * each <= cluster.devices]
-    return tuple(sorted({*parts, *whole, cluster.devices}))
-
-
-def _chain(devices: int) -> list[int]:
-    """Divisors of a node, each dividing the next: halves as long as they are whole, then 1."""
-    found = [devices]
-    while found[-1] % 2 == 0:
-        found.append(found[-1] // 2)
-    return [*found, 1]
-
-
-def instance_of(
-    problem: Problem,
-    prices: Prices,
-    requests: Iterable[Request] = (),
-    limits: Limits | None = None,
-    memory: float | None = None,
-) -> Instance:
-    """The search of a problem on a cluster, under the lines of a `place` block. memory: bytes that a device may use."""
-    cluster, requests = prices.cluster, tuple(requests)
-    asked = {len(r.ranks) for r in requests if r.ranks is not None}
-    sizes = sorted({*slot_sizes(cluster), *(n for n in asked if _is_possible(cluster, n))})
-    memory = memory or USABLE * cluster.nodes[0].device.memory
-    finder = Finder(problem, prices, requests, limits or Limits(), memory)
-    choices = {x.name: {s: found for s in sizes if (found := finder.of(x, s))} for x in problem.phases}
-    return Instance(problem, cluster.devices, cluster.nodes[0].devices, memory, choices, _cached(prices.move), requests)
-
-
-def _cached(move: Mover) -> Mover:
-    """The same, each way once: micro-batches and the like don't matter to it."""
-    found: dict[tuple[object, ...], Moved] = {}
-
-    def cached(model: str, source: Spread, target: Spread, same: bool) -> Moved:
-        ends = ((x.devices, x.layout.tp, x.layout.pp, x.layout.dp, x.layout.fsdp) for x in (source, target))
-        key = (model, same, *ends)
-        if key not in found:
-            found[key] = move(model, source, target, same)
-        return found[key]
-
-    return cached
-
-
-def _is_possible(cluster: Cluster, devices: int) -> bool:
-    try:
-        cluster.slice(devices)
-    except ClusterError:
-        return False
-    return True
-
-
 @dataclass(frozen=True)
 class Finder:
-    """Finds the candidates of phases. memory: bytes of a device that they may take."""
+    """Finds the candidates of phases. areas: of the cluster; spans: across them."""
 
     problem: Problem
     prices: Prices
     requests: tuple[Request, ...]
     limits: Limits
-    memory: float
+    areas: tuple[Area, ...]
+    spans: tuple[Area, ...] = ()
 
-    def of(self, phase: PhaseSpec, devices: int) -> tuple[Candidate, ...]:
-        """The candidates of a phase on so many devices that fit a device by themselves, without the dominated."""
-        fitting = (c for c in self.every(phase, devices) if c.kept + c.extra <= self.memory)
+    def rooms(self) -> tuple[Room, ...]:
+        """What slots may take: usual sizes, those that lines name, and each span."""
+        asked = {len(r.ranks) for r in self.requests if r.ranks is not None}
+        areas = (
+            Room(number, size)
+            for number, area in enumerate(self.areas)
+            for size in sorted({*slot_sizes(area), *(n for n in asked if n <= area.devices)})
+        )
+        return (*areas, *(Room(n, x.devices) for n, x in enumerate(self.spans, len(self.areas))))
+
+    def of(self, phase: PhaseSpec, room: Room) -> tuple[Candidate, ...]:
+        """The candidates of a phase in a room that fit a device by themselves, without the dominated."""
+        memory = self.area(room).memory
+        fitting = (c for c in self.every(phase, room) if c.kept + c.extra <= memory)
         return pareto(fitting, by_key=self._matters(phase))
 
-    def every(self, phase: PhaseSpec, devices: int) -> Iterator[Candidate]:
+    def every(self, phase: PhaseSpec, room: Room) -> Iterator[Candidate]:
         """All candidates, those that don't fit included."""
-        for layout in self._layouts(phase, devices):
-            yield from self._priced(phase, layout)
+        part = self.part(room)
+        for layout in self._layouts(phase, part, self.area(room).unit):
+            yield from self._priced(phase, layout, part)
+
+    def move(self, model: str, source: Spread, target: Spread, same: bool) -> Moved:
+        """New weights on their way to an engine."""
+        here, there = ((x.layout, self.part(x.room)) for x in (source, target))
+        return self.prices.move(model, here, there, same)
+
+    def area(self, room: Room) -> Area:
+        return (*self.areas, *self.spans)[room.area]
+
+    def part(self, room: Room) -> Slice:
+        """The devices of a room, as they lie at the beginning of its area."""
+        return self.prices.part(room.devices, self.area(room).first)
 
     def _matters(self, phase: PhaseSpec) -> bool:
         """Whether something else depends on how the weights of a phase lie."""
@@ -127,30 +87,28 @@ class Finder:
 
     # ------------------------------------------------------------ layouts
 
-    def _layouts(self, phase: PhaseSpec, devices: int) -> Iterator[Layout]:
+    def _layouts(self, phase: PhaseSpec, part: Slice, node: int) -> Iterator[Layout]:
         shape, rows = self.prices.shapes[phase.model], _rows(phase)
-        for tp, pp in self._cuts(shape, phase, devices):
-            data = devices // (tp * pp)
-            for fsdp in self._shards(phase, data, devices // tp):
+        for tp, pp in self._cuts(shape, phase, part):
+            data = part.devices // (tp * pp)
+            for fsdp in self._shards(phase, data, node):
                 layout = Layout(tp, pp, data // fsdp, fsdp)
                 if data <= rows:
                     yield from self._finished(phase, layout)
 
-    def _cuts(self, shape: ModelShape, phase: PhaseSpec, devices: int) -> Iterator[tuple[int, int]]:
-        each = self.prices.cluster.nodes[0].devices
-        degrees = [t for t in range(1, min(MOST_TENSOR, each, devices) + 1) if fits_tensor(t, shape)]
+    def _cuts(self, shape: ModelShape, phase: PhaseSpec, part: Slice) -> Iterator[tuple[int, int]]:
+        degrees = [t for t in range(1, min(MOST_TENSOR, part.per_node) + 1) if fits_tensor(t, shape)]
         for tp in sorted({*degrees, *self._asked(phase, "tp")}):
             for pp in sorted({*PIPELINES, *self._asked(phase, "pp")}):
                 allowed = (tp == 1 or self.limits.tensor) and (pp == 1 or self.limits.pipeline)
-                if allowed and pp <= shape.layers and devices % (tp * pp) == 0 and fits_tensor(tp, shape):
+                if allowed and pp <= shape.layers and part.devices % (tp * pp) == 0 and fits_tensor(tp, shape):
                     yield tp, pp
 
-    def _shards(self, phase: PhaseSpec, data: int, per_node: int) -> list[int]:
+    def _shards(self, phase: PhaseSpec, data: int, node: int) -> list[int]:
         """Degrees of fsdp: none, within a node, all. An engine holds whole weights."""
         if phase.kind == "generate":
             return [1]
-        each = self.prices.cluster.nodes[0].devices
-        inside = [d for d in (each, each // 2) if 0 < d < data and data % d == 0]
+        inside = [d for d in (node, node // 2) if 0 < d < data and data % d == 0]
         return sorted({1, *inside, data, *(d for d in self._asked(phase, "fsdp") if data % d == 0)})
 
     def _asked(self, phase: PhaseSpec, degree: str) -> list[int]:
@@ -169,20 +127,20 @@ class Finder:
 
     # ------------------------------------------------------------ costs
 
-    def _priced(self, phase: PhaseSpec, layout: Layout) -> Iterator[Candidate]:
+    def _priced(self, phase: PhaseSpec, layout: Layout, part: Slice) -> Iterator[Candidate]:
         seen: set[int] = set()
         each = math.ceil(phase.work.samples / (layout.dp * layout.fsdp))
         waves = [math.ceil(each / w) for w in WAVES if w <= each] if phase.kind == "generate" else [0]
         for slots in dict.fromkeys(waves):
             try:
-                found = self.prices.phase(phase, layout, slots)
+                found = self.prices.phase(phase, layout, part, slots)
             except CostError:
                 return
             if found.slots not in seen or not slots:
                 seen.add(found.slots)
-                yield from self._variants(phase, layout, found)
+                yield from self._variants(phase, layout, found, part)
 
-    def _variants(self, phase: PhaseSpec, layout: Layout, cost: Cost) -> Iterator[Candidate]:
+    def _variants(self, phase: PhaseSpec, layout: Layout, cost: Cost, part: Slice) -> Iterator[Candidate]:
         """As it is, and with what can wait in host memory there while other phases run."""
         memory = by_kind(cost.memory)
         stays = memory if phase.kind == "generate" else {k: v for k, v in memory.items() if k in RESIDENT}
@@ -192,7 +150,7 @@ class Finder:
         leaves = {"train": ("optimizer",), "forward": ("weights",), "generate": (*KINDS, "kv cache")}[phase.kind]
         gone = {k: v for k, v in stays.items() if k in leaves}
         if gone and self.limits.sleeps:
-            parts["wake"] = self._waking(phase, gone, layout.devices) / phase.work.every
+            parts["wake"] = self._waking(phase, gone, part) / phase.work.every
             yield _candidate(
                 replace(layout, sleeps=True), parts, memory, {k: v for k, v in stays.items() if k not in gone}
             )
@@ -201,15 +159,56 @@ class Finder:
         """Whether a phase reads weights that another phase holds."""
         return any(phase.name == other for _, other in self.problem.sharing())
 
-    def _waking(self, phase: PhaseSpec, gone: Bytes, devices: int) -> float:
+    def _waking(self, phase: PhaseSpec, gone: Bytes, part: Slice) -> float:
         """Seconds per step: weights are read from the host; optimizer state is written back too."""
         size = gone["weights"] if phase.kind == "generate" else sum(gone.values())
-        return self.prices.host(size * (2 if phase.kind == "train" else 1), devices)
+        return self.prices.host(size * (2 if phase.kind == "train" else 1), part)
 
 
 def _candidate(layout: Layout, parts: Mapping[str, float], memory: Bytes, stays: Bytes) -> Candidate:
     transient = {k: v for k, v in memory.items() if k not in stays}
     return Candidate(layout, sum(parts.values()), stays, transient, dict(parts))
+
+
+def instance_of(
+    problem: Problem,
+    prices: Prices,
+    requests: Iterable[Request] = (),
+    limits: Limits | None = None,
+    memory: float | None = None,
+) -> Instance:
+    """The search of a problem on a cluster, under the lines of a `place` block. memory: bytes that a device may use."""
+    finder = finder_of(problem, prices, requests, limits, memory)
+    rooms = finder.rooms()
+    choices = {x.name: {r: found for r in rooms if (found := finder.of(x, r))} for x in problem.phases}
+    return Instance(problem, finder.areas, choices, _cached(finder.move), finder.requests, spans=finder.spans)
+
+
+def finder_of(
+    problem: Problem,
+    prices: Prices,
+    requests: Iterable[Request] = (),
+    limits: Limits | None = None,
+    memory: float | None = None,
+) -> Finder:
+    """Finds candidates on a cluster, under the lines of a `place` block. memory: bytes that a device may use."""
+    requests, areas = tuple(requests), areas_of(prices.cluster, memory)
+    spans = spans_of(prices.cluster, areas, requests)
+    return Finder(problem, prices, requests, limits or Limits(), areas, spans)
+
+
+def _cached(move: Mover) -> Mover:
+    """The same, each way once: micro-batches and the like don't matter to it."""
+    found: dict[tuple[object, ...], Moved] = {}
+
+    def cached(model: str, source: Spread, target: Spread, same: bool) -> Moved:
+        ends = ((x.room, x.layout.tp, x.layout.pp, x.layout.dp, x.layout.fsdp) for x in (source, target))
+        key = (model, same, *ends)
+        if key not in found:
+            found[key] = move(model, source, target, same)
+        return found[key]
+
+    return cached
 
 
 def _rows(phase: PhaseSpec) -> int:
@@ -227,10 +226,9 @@ def fits_tensor(degree: int, shape: ModelShape) -> bool:
 def space(instance: Instance, cluster: Cluster) -> tuple[str, ...]:
     """What was searched, in words."""
     number = sum(len(cs) for by in instance.choices.values() for cs in by.values())
-    sizes = ", ".join(map(str, instance.sizes))
     return (
         f"{len(instance.problem.phases)} phases on at most {min(MOST_SLOTS, instance.most_slots)} groups of devices, "
-        f"each of {sizes} devices of {cluster.name}",
+        f"each of {_sizes(instance, cluster)}",
         f"tp that divides heads and vocabulary, within a node; pp of {', '.join(map(str, PIPELINES))}; the rest dp × "
         "fsdp, with fsdp 1, half a node, a node or all",
         f"micro-batches of {' or '.join(map(str, MICRO))} tokens where no line says how many, with and without "
@@ -241,3 +239,15 @@ def space(instance: Instance, cluster: Cluster) -> tuple[str, ...]:
         "those left unsearched are in no placement faster than the bound",
         "not searched: context and expert parallelism, interleaved pipelines, rows' way between groups",
     )
+
+
+def _sizes(instance: Instance, cluster: Cluster) -> str:
+    """The sizes of slots, by where they are."""
+    said = []
+    for number, (area, pool) in enumerate(zip(instance.areas, cluster.pools, strict=True)):
+        sizes = ", ".join(str(r.devices) for r in instance.rooms if r.area == number)
+        of = cluster.name if len(instance.areas) == 1 else f"the {area.devices} {pool.device.name}"
+        said += [f"{sizes} devices of {of}"] if sizes else []
+    spans = [r for r in instance.rooms if r.area >= len(instance.areas)]
+    said += [f"{r.devices} of {cluster.name}, where all wait for the slowest" for r in spans]
+    return ", or ".join(said)

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from ..cluster import Slice
 from ..cost import move_bytes
 from .candidates import space
 from .decision import Alternative, Decision, Layout, Memory, Operator, Phase, Quantity, Slot, Transfer
-from .instance import Instance
+from .instance import Instance, Room
 from .prices import Prices
 from .problem import PhaseSpec
 from .solve import Put, Solution
@@ -45,7 +46,6 @@ class Decider:
             s.bound,
             s.gap,
             s.optimal,
-            self.instance.memory,
             space(self.instance, cluster),
             alternatives,
             (*problem.arithmetic, *self._shares(phases)),
@@ -54,10 +54,13 @@ class Decider:
 
     def slots(self) -> dict[int, Slot]:
         """Slots by their number: where lines put them, the others behind each other, the largest first."""
-        sizes = {put.slot: put.size for put in self.solution.puts.values()}
-        firsts = dict(self.solution.firsts) if self.solution.firsts else _packed(sizes)
-        each = self.prices.cluster.nodes[0].devices
-        return {n: Slot(_named(firsts[n], size), firsts[n], size, -(-size // each)) for n, size in sizes.items()}
+        rooms = {put.slot: put.room for put in self.solution.puts.values()}
+        firsts = dict(self.solution.firsts) if self.solution.firsts else _packed(rooms, self.instance)
+        return {n: self._slot(room, firsts[n]) for n, room in rooms.items()}
+
+    def _slot(self, room: Room, first: int) -> Slot:
+        part, memory = self.prices.part(room.devices, first), self.instance.area(room).memory
+        return Slot(_named(first, room.devices), first, room.devices, part.nodes, part.device.name, memory)
 
     # ------------------------------------------------------------ phases
 
@@ -165,18 +168,23 @@ class Decider:
                 spec, at = self.instance.problem.phase(source), self.solution.end[source]
                 each = spec.work.samples * (spec.work.prompt + spec.work.response)
                 size = move_bytes(spec.work.samples, each, FIELDS)
-                seconds = self.prices.rows(size, puts[source].size, puts[name].size, False)
+                seconds = self.prices.rows(size, *(self._part(slots[puts[x].slot]) for x in (source, name)))
                 ends = (slots[puts[source].slot].name, slots[puts[name].slot].name)
-                received = size / puts[name].size
+                received = size / puts[name].room.devices
                 yield Transfer("rows", spec.model, *ends, received, seconds, at, at + seconds, name, (source,))
 
+    def _part(self, slot: Slot) -> Slice:
+        return self.prices.part(slot.devices, slot.first)
 
-def _packed(sizes: Mapping[int, int]) -> dict[int, int]:
-    """First ranks: the largest slots first, so that all are aligned."""
-    firsts, first = {}, 0
-    for number in sorted(sizes, key=lambda n: (-sizes[n], n)):
-        firsts[number] = first
-        first += sizes[number]
+
+def _packed(rooms: Mapping[int, Room], instance: Instance) -> dict[int, int]:
+    """First ranks: in each area the largest slots first, so that all are aligned."""
+    firsts: dict[int, int] = {}
+    free: dict[int, int] = {}
+    for number in sorted(rooms, key=lambda n: (-rooms[n].devices, n)):
+        room = rooms[number]
+        firsts[number] = free.get(room.area, instance.area(room).first)
+        free[room.area] = firsts[number] + room.devices
     return firsts
 
 
@@ -194,7 +202,7 @@ def _dealt(name: str, rows: float, data: int) -> Quantity:
 def fits(puts: Mapping[str, Put], instance: Instance) -> float:
     """Bytes by which the fullest device of a placement exceeds its memory; 0 or less where it fits."""
     worst = float("-inf")
-    for slot in {put.slot for put in puts.values()}:
+    for slot, room in {(put.slot, put.room) for put in puts.values()}:
         here = [put.candidate for put in puts.values() if put.slot == slot]
-        worst = max(worst, sum(c.kept for c in here) + max(c.extra for c in here) - instance.memory)
+        worst = max(worst, sum(c.kept for c in here) + max(c.extra for c in here) - instance.area(room).memory)
     return worst

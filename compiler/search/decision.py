@@ -16,12 +16,17 @@ Bytes = dict[str, float]
 
 
 class Slot(msgspec.Struct, frozen=True):
-    """A group of devices that runs one phase at a time: `devices` of them from rank `first` on, on `nodes` nodes."""
+    """A group of devices that runs one phase at a time: `devices` of them from rank `first` on, on `nodes` nodes.
+
+    device: what they are. memory: bytes that each may use.
+    """
 
     name: str
     first: int
     devices: int
     nodes: int
+    device: str
+    memory: float
 
     @property
     def ranks(self) -> range:
@@ -146,7 +151,7 @@ class Decision(msgspec.Struct, frozen=True):
     period: seconds between two steps in the steady state. makespan: seconds from the first phase of a batch to the end
     of its last. staleness: steps between a draw's weights and the step that trains on it. bound: no placement in the
     space searched has a shorter period. gap: (period − bound) / period. optimal: whether the search ended by itself.
-    space: what was searched, in words. memory: bytes a device may use.
+    space: what was searched, in words.
     """
 
     flow: str
@@ -162,7 +167,6 @@ class Decision(msgspec.Struct, frozen=True):
     bound: float
     gap: float
     optimal: bool
-    memory: float
     space: tuple[str, ...]
     alternatives: tuple[Alternative, ...] = ()
     arithmetic: tuple[Quantity, ...] = ()

@@ -1,6 +1,6 @@
 """What can be left out of a search without losing its best placement.
 
-A candidate is left out if another, on a slot of the same size, is as good in everything that anything depends on:
+A candidate is left out if another, on a slot that takes the same, is as good in everything that anything depends on:
 seconds, resident bytes, transient bytes, and how long weights take to it or from it. Of phases that share weights, one
 way to lie is left out if in another each of them has, for every candidate, one that is as good.
 """
@@ -8,34 +8,34 @@ way to lie is left out if in another each of them has, for every candidate, one 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from .instance import Candidate, Instance, Spread
+from .instance import Candidate, Instance, Room, Spread
 from .problem import Problem
 
 Lie = tuple[int, int, int, int]
 """How weights lie: tp, pp, dp, fsdp."""
 
-Travel = Mapping[tuple[int, Lie], tuple[float, ...]]
-"""Seconds of all moves from (or to) weights that lie so on a slot of a size, in one order."""
+Travel = Mapping[tuple[Room, Lie], tuple[float, ...]]
+"""Seconds of all moves from (or to) weights that lie so on a slot, in one order."""
 
 
 def reduced(instance: Instance) -> Instance:
     """The instance without what is dominated across layouts."""
     problem = instance.problem
-    choices = {name: dict(by_size) for name, by_size in instance.choices.items()}
+    choices = {name: dict(by_room) for name, by_room in instance.choices.items()}
     for group in _groups(problem):
         leaving = _travel(instance, group[0], leaves=True)
-        for size in instance.sizes:
-            kept = _lies(choices, group, size, leaving)
+        for room in instance.rooms:
+            kept = _lies(choices, group, room, leaving)
             for name in group:
-                found = tuple(c for c in choices[name].get(size, ()) if c.key in kept)
+                found = tuple(c for c in choices[name].get(room, ()) if c.key in kept)
                 choices[name] = {
-                    **{s: c for s, c in choices[name].items() if s != size},
-                    **({size: found} if found else {}),
+                    **{r: c for r, c in choices[name].items() if r != room},
+                    **({room: found} if found else {}),
                 }
     for phase in problem.phases:
         if phase.kind == "generate":
             arriving = _travel(instance, phase.name, leaves=False)
-            choices[phase.name] = {s: _engines(cs, s, arriving) for s, cs in choices[phase.name].items()}
+            choices[phase.name] = {r: _engines(cs, r, arriving) for r, cs in choices[phase.name].items()}
     return replace(instance, choices=choices)
 
 
@@ -49,24 +49,24 @@ def _groups(problem: Problem) -> list[list[str]]:
 
 def _travel(instance: Instance, phase: str, leaves: bool) -> Travel:
     """Of each way the weights of a phase may lie, the seconds of the moves from it, or to it; none without moves."""
-    found: dict[tuple[int, Lie], tuple[float, ...]] = {}
+    found: dict[tuple[Room, Lie], tuple[float, ...]] = {}
     pairs = [p for p in instance.problem.sampled_after_training() if p[0 if leaves else 1] == phase]
-    for size, candidates in instance.choices[phase].items():
+    for room, candidates in instance.choices[phase].items():
         for c in candidates:
-            if (size, c.key) not in found:
-                here = Spread(size, c.layout)
-                found[size, c.key] = tuple(s for pair in pairs for s in _moves(instance, here, pair, leaves))
+            if (room, c.key) not in found:
+                here = Spread(room, c.layout)
+                found[room, c.key] = tuple(s for pair in pairs for s in _moves(instance, here, pair, leaves))
     return found
 
 
 def _moves(instance: Instance, here: Spread, pair: tuple[str, str], leaves: bool) -> Iterable[float]:
     model = instance.problem.phase(pair[0]).model
-    for size, candidates in sorted(instance.choices[pair[1 if leaves else 0]].items()):
+    for room, candidates in sorted(instance.choices[pair[1 if leaves else 0]].items()):
         for key in sorted({c.key: c.layout for c in candidates}.items()):
-            there = Spread(size, key[1])
+            there = Spread(room, key[1])
             ends = (here, there) if leaves else (there, here)
             yield instance.move(model, *ends, False).seconds
-            if size == here.devices:
+            if room == here.room:
                 yield instance.move(model, *ends, True).seconds
 
 
@@ -74,23 +74,23 @@ def _moves(instance: Instance, here: Spread, pair: tuple[str, str], leaves: bool
 
 
 def _lies(
-    choices: Mapping[str, Mapping[int, tuple[Candidate, ...]]], group: list[str], size: int, travel: Travel
+    choices: Mapping[str, Mapping[Room, tuple[Candidate, ...]]], group: list[str], room: Room, travel: Travel
 ) -> set[Lie]:
     """The ways to lie that all phases of a group have, and none dominates."""
-    own = [{k: [c for c in choices[x].get(size, ()) if c.key == k] for k in _keys(choices[x], size)} for x in group]
+    own = [{k: [c for c in choices[x].get(room, ()) if c.key == k] for k in _keys(choices[x], room)} for x in group]
     common = sorted(set.intersection(*(set(x) for x in own)))
     kept: list[Lie] = []
     for lie in common:
         others = [o for o in common if o != lie and (o in kept or o > lie)]
         if not any(
-            _is_lie_as_good(own, o, lie, travel.get((size, o), ()), travel.get((size, lie), ())) for o in others
+            _is_lie_as_good(own, o, lie, travel.get((room, o), ()), travel.get((room, lie), ())) for o in others
         ):
             kept.append(lie)
     return set(kept)
 
 
-def _keys(by_size: Mapping[int, tuple[Candidate, ...]], size: int) -> set[Lie]:
-    return {c.key for c in by_size.get(size, ())}
+def _keys(by_room: Mapping[Room, tuple[Candidate, ...]], room: Room) -> set[Lie]:
+    return {c.key for c in by_room.get(room, ())}
 
 
 def _is_lie_as_good(
@@ -108,11 +108,11 @@ def _is_as_good(a: Candidate, b: Candidate) -> bool:
 # ---------------------------------------------------------------- engines
 
 
-def _engines(candidates: tuple[Candidate, ...], size: int, travel: Travel) -> tuple[Candidate, ...]:
+def _engines(candidates: tuple[Candidate, ...], room: Room, travel: Travel) -> tuple[Candidate, ...]:
     """Without engines for which another is as good with its weights' way, wherever they come from."""
     kept: list[Candidate] = []
     for c in sorted(candidates, key=Candidate.rank):
-        if not any(_is_engine_as_good(o, c, travel[size, o.key], travel[size, c.key]) for o in kept):
+        if not any(_is_engine_as_good(o, c, travel[room, o.key], travel[room, c.key]) for o in kept):
             kept.append(c)
     return tuple(kept)
 

@@ -31,7 +31,8 @@ def _slot(decision: Decision, name: str) -> Iterator[str]:
     slot = decision.slot(name)
     nodes = f"{slot.nodes} node{'s' if slot.nodes > 1 else ''}"
     devices = f"{slot.devices} device{'s' if slot.devices > 1 else ''}"
-    yield f"  {name}: {devices} on {nodes}, at most {_gb(decision.peak(name))} of {_gb(decision.memory)}"
+    kind = f" ({slot.device})" if len({s.device for s in decision.slots}) > 1 else ""
+    yield f"  {name}: {devices} on {nodes}{kind}, at most {_gb(decision.peak(name))} of {_gb(slot.memory)}"
     resident = decision.resident(name)
     if resident:
         yield f"    always   {_by_kind(resident)}"

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec.structs import astuple
 
@@ -12,6 +12,30 @@ from .problem import Problem
 
 MOST_SLOTS = 4
 """Groups of devices that the search makes at most."""
+
+
+class Room(NamedTuple):
+    """What a slot takes: so many devices of an area, by its number."""
+
+    area: int
+    devices: int
+
+
+@dataclass(frozen=True)
+class Area:
+    """Devices among which slots are, alike: `devices` ranks from `first` on.
+
+    unit: of a node, to which slots are aligned. memory: bytes of a device that may be used.
+    """
+
+    first: int
+    devices: int
+    unit: int
+    memory: float
+
+    @property
+    def ranks(self) -> range:
+        return range(self.first, self.first + self.devices)
 
 
 @dataclass(frozen=True)
@@ -46,10 +70,14 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Spread:
-    """How a model's weights lie: on a slot of so many devices, in a layout."""
+    """How a model's weights lie: on a slot, in a layout."""
 
-    devices: int
+    room: Room
     layout: Layout
+
+    @property
+    def devices(self) -> int:
+        return self.room.devices
 
 
 @dataclass(frozen=True)
@@ -88,31 +116,59 @@ class Request:
         return fits and self.sleeps in (None, layout.sleeps)
 
 
-Choices = Mapping[str, Mapping[int, tuple[Candidate, ...]]]
-"""Candidates by phase and by the devices of its slot."""
+Choices = Mapping[str, Mapping[Room, tuple[Candidate, ...]]]
+"""Candidates by phase and by what its slot takes."""
 
 
 @dataclass(frozen=True)
 class Instance:
-    """A search. devices: of the cluster; unit: of a node, to which slots are aligned. memory: bytes of a device."""
+    """A search. areas: of the cluster, each of devices that are alike. spans: areas across them, each for one slot."""
 
     problem: Problem
-    devices: int
-    unit: int
-    memory: float
+    areas: tuple[Area, ...]
     choices: Choices
     move: Mover
     requests: tuple[Request, ...] = ()
     slots: int = MOST_SLOTS
+    spans: tuple[Area, ...] = ()
 
     @property
-    def sizes(self) -> tuple[int, ...]:
-        return tuple(sorted({s for by_size in self.choices.values() for s in by_size}))
+    def devices(self) -> int:
+        return sum(area.devices for area in self.areas)
+
+    @property
+    def rooms(self) -> tuple[Room, ...]:
+        """What slots may take, the smallest first."""
+        return tuple(sorted({r for by in self.choices.values() for r in by}, key=lambda r: (r.devices, r.area)))
+
+    def area(self, room: Room) -> Area:
+        """Where a slot is that takes this."""
+        return (*self.areas, *self.spans)[room.area]
+
+    def is_on(self, room: Room, ranks: range) -> bool:
+        """Whether a slot that takes this may be on just these ranks."""
+        return room.devices == len(ranks) and is_within(ranks, self.area(room).ranks)
+
+    def taken(self, room: Room, area: int) -> int:
+        """Devices of an area that a slot takes: one in a span takes all of it."""
+        if room.area < len(self.areas):
+            return room.devices if room.area == area else 0
+        return common(self.area(room).ranks, self.areas[area].ranks)
 
     @property
     def most_slots(self) -> int:
         """No more slots than phases that may be apart."""
         return max(1, min(self.slots, len(self.problem.phases)))
+
+
+def is_within(ranks: range, others: range) -> bool:
+    """Whether ranks are all among others."""
+    return others.start <= ranks.start and ranks.stop <= others.stop
+
+
+def common(ranks: range, others: range) -> int:
+    """How many ranks are in both."""
+    return max(0, min(ranks.stop, others.stop) - max(ranks.start, others.start))
 
 
 def pareto(candidates: Iterable[Candidate], by_key: bool) -> tuple[Candidate, ...]:

@@ -1,7 +1,7 @@
 """Which phases may be together on a slot: every way to group them, each with a bound on its period.
 
 What shares weights, or runs inside another, is one unit. Units are grouped in every way; the bound of a grouping is the
-best of all sizes of its slots, each phase at its fastest there, memory and the ways of weights left out. A grouping
+best of all rooms for its slots, each phase at its fastest there, memory and the ways of weights left out. A grouping
 whose bound is no better than a placement at hand needs no search.
 """
 
@@ -10,20 +10,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from .bounds import chains
-from .instance import Choices, Instance
+from .instance import Choices, Instance, Room
 from .problem import Problem
 
 MOST_VISITS = 20_000
-"""Steps of the enumeration of sizes, after which a grouping keeps the bound of its largest slots."""
+"""Steps of the enumeration of rooms, after which a grouping keeps the bound of its fastest ones."""
 
 
 @dataclass(frozen=True)
 class Grouping:
-    """Phases by the number of their slot. bound: no period is shorter. sizes: of each slot, those that may reach it."""
+    """Phases by the number of their slot. bound: no period is shorter. rooms: of each slot, those that may reach it."""
 
     slot: Mapping[str, int]
     bound: float = 0.0
-    sizes: tuple[frozenset[int], ...] = ()
+    rooms: tuple[frozenset[Room], ...] = ()
 
     @property
     def slots(self) -> int:
@@ -74,8 +74,8 @@ def promising(instance: Instance, period: float) -> list[Grouping]:
 
 
 def bound_of(instance: Instance, grouping: Grouping, period: float) -> Grouping | None:
-    """A grouping with its bound and the sizes of its slots that may reach it; None if it is not below the period."""
-    fastest = {n: {s: min(c.seconds for c in cs) for s, cs in by.items() if cs} for n, by in instance.choices.items()}
+    """A grouping with its bound and the rooms of its slots that may reach it; None if it is not below the period."""
+    fastest = {n: {r: min(c.seconds for c in cs) for r, cs in by.items() if cs} for n, by in instance.choices.items()}
     if not all(fastest.values()):
         return None
     return _Bounder(instance, fastest, grouping, period).bounded()
@@ -83,15 +83,15 @@ def bound_of(instance: Instance, grouping: Grouping, period: float) -> Grouping 
 
 @dataclass
 class _Bounder:
-    """Enumerates the sizes of a grouping's slots. period: sizes whose bound is not below it are left out."""
+    """Enumerates the rooms of a grouping's slots. period: those whose bound is not below it are left out."""
 
     instance: Instance
-    fastest: Mapping[str, Mapping[int, float]]
+    fastest: Mapping[str, Mapping[Room, float]]
     grouping: Grouping
     period: float
     visits: int = 0
     best: float = math.inf
-    reached: list[set[int]] = field(default_factory=list)
+    reached: list[set[Room]] = field(default_factory=list)
 
     def bounded(self) -> Grouping | None:
         """The grouping with its bound; None if it is not below the period."""
@@ -99,7 +99,7 @@ class _Bounder:
         if any(not o for o in options):
             return None
         self.reached = [set() for _ in options]
-        least = [min(o) for o in options]
+        least = [min(r.devices for r in o) for o in options]
         self._visit([], options, least)
         if self.visits > MOST_VISITS:
             self.best = self._bound(
@@ -108,15 +108,16 @@ class _Bounder:
             self.reached = [set(o) for o in options]
         if self.best >= self.period:
             return None
-        return replace(self.grouping, bound=self.best, sizes=tuple(map(frozenset, self.reached)))
+        return replace(self.grouping, bound=self.best, rooms=tuple(map(frozenset, self.reached)))
 
-    def _options(self, slot: int) -> list[int]:
-        """Sizes on which all phases of a slot can run and end in time, the largest first."""
+    def _options(self, slot: int) -> list[Room]:
+        """Rooms in which all phases of a slot can run and end in time, the largest first."""
         phases = self.grouping.on(slot)
-        sizes = set.intersection(*(set(self.fastest[x]) for x in phases))
-        return sorted((s for s in sizes if sum(self.fastest[x][s] for x in phases) < self.period), reverse=True)
+        rooms = set.intersection(*(set(self.fastest[x]) for x in phases))
+        in_time = (r for r in rooms if sum(self.fastest[x][r] for x in phases) < self.period)
+        return sorted(in_time, key=lambda r: (-r.devices, r.area))
 
-    def _visit(self, chosen: list[int], options: Sequence[Sequence[int]], least: Sequence[int]) -> None:
+    def _visit(self, chosen: list[Room], options: Sequence[Sequence[Room]], least: Sequence[int]) -> None:
         self.visits += 1
         if self.visits > MOST_VISITS:
             return
@@ -126,16 +127,22 @@ class _Bounder:
             return
         if at == len(options):
             self.best = min(self.best, bound)
-            for slot, size in enumerate(chosen):
-                self.reached[slot].add(size)
+            for slot, room in enumerate(chosen):
+                self.reached[slot].add(room)
             return
-        room = self.instance.devices - sum(chosen) - sum(least[at + 1 :])
-        for size in (s for s in options[at] if s <= room):
-            self._visit([*chosen, size], options, least)
+        left = self.instance.devices - sum(r.devices for r in chosen) - sum(least[at + 1 :])
+        for room in (r for r in options[at] if r.devices <= left):
+            if self._is_free([*chosen, room]):
+                self._visit([*chosen, room], options, least)
 
-    def _seconds(self, slot: int, size: int | None) -> dict[str, float]:
+    def _is_free(self, chosen: Sequence[Room]) -> bool:
+        """Whether each area has the devices that slots take of it."""
+        areas = enumerate(self.instance.areas)
+        return all(sum(self.instance.taken(r, number) for r in chosen) <= area.devices for number, area in areas)
+
+    def _seconds(self, slot: int, room: Room | None) -> dict[str, float]:
         phases = self.grouping.on(slot)
-        return {x: min(self.fastest[x].values()) if size is None else self.fastest[x][size] for x in phases}
+        return {x: min(self.fastest[x].values()) if room is None else self.fastest[x][room] for x in phases}
 
     def _bound(self, seconds: Sequence[Mapping[str, float]]) -> float:
         """No period is shorter: chains of phases, and for each slot what must come before, on and after it."""
@@ -148,14 +155,14 @@ class _Bounder:
 
 def restricted(instance: Instance, grouping: Grouping, period: float) -> Instance:
     """The instance of a grouping, with candidates that can end in time beside all others of their slot."""
-    choices: dict[str, Mapping[int, tuple[object, ...]]] = {}
+    choices: dict[str, Mapping[Room, tuple[object, ...]]] = {}
     for slot in range(grouping.slots):
         phases = grouping.on(slot)
-        for size in grouping.sizes[slot]:
-            least = {x: min(c.seconds for c in instance.choices[x][size]) for x in phases}
+        for room in grouping.rooms[slot]:
+            least = {x: min(c.seconds for c in instance.choices[x][room]) for x in phases}
             spare = period - sum(least.values()) + 1e-9 * period
             for x in phases:
-                kept = tuple(c for c in instance.choices[x][size] if c.seconds - least[x] <= spare)
-                choices[x] = {**choices.get(x, {}), size: kept}
+                kept = tuple(c for c in instance.choices[x][room] if c.seconds - least[x] <= spare)
+                choices[x] = {**choices.get(x, {}), room: kept}
     ordered: Choices = {name: choices[name] for name in instance.choices}  # type: ignore[misc]
     return replace(instance, choices=ordered, slots=grouping.slots)

@@ -8,7 +8,7 @@ from .. import cost as c
 from ..cluster import Cluster, Slice
 from ..shapes import ModelShape
 from .decision import Layout
-from .instance import Moved, Spread
+from .instance import Moved
 from .problem import PhaseSpec, Problem
 from .workload import Workload
 
@@ -24,15 +24,15 @@ class Prices:
     kinds: Mapping[str, str] = field(default_factory=dict)
     constants: c.Constants = c.DEFAULT
 
-    def part(self, devices: int) -> Slice:
-        """So many devices, as they lie in the cluster."""
-        return _part(self.cluster, devices)
+    def part(self, devices: int, first: int = 0) -> Slice:
+        """So many ranks from `first` on."""
+        return _part(self.cluster, devices, first)
 
-    def phase(self, phase: PhaseSpec, layout: Layout, slots: int = 0) -> c.Cost:
+    def phase(self, phase: PhaseSpec, layout: Layout, part: Slice, slots: int = 0) -> c.Cost:
         """Seconds and bytes of a phase in one step. slots: sequences that an engine runs at once at most."""
         shape = self.shapes[phase.model]
         work = self.work(phase, slots)
-        found = c.phase_cost(shape, work, _layout(layout), self.part(layout.devices), self.constants)
+        found = c.phase_cost(shape, work, _layout(layout), part, self.constants)
         scale = (phase.work.passes + 2) / 3 if phase.kind == "train" else 1.0
         scale /= phase.work.every
         parts = {k: v * scale for k, v in found.parts.items() if v > 0}
@@ -63,26 +63,25 @@ class Prices:
         steps = work.steps if isinstance(work, c.Train) else 1
         return c.dealt(work.batch, steps, _layout(layout))[1:]
 
-    def host(self, size: float, devices: int) -> float:
+    def host(self, size: float, part: Slice) -> float:
         """Seconds to bring bytes of each device to the host, or back."""
-        return c.host_seconds(size, self.part(devices), self.constants)
+        return c.host_seconds(size, part, self.constants)
 
-    def move(self, model: str, source: Spread, target: Spread, same: bool) -> Moved:
-        """Bytes into a device, and seconds, of new weights on their way to an engine."""
+    def move(self, model: str, source: tuple[Layout, Slice], target: tuple[Layout, Slice], same: bool) -> Moved:
+        """Bytes into a device, and seconds, of new weights on their way to an engine. same: on the same devices."""
         shape = self.shapes[model]
-        moved = c.Reshard(_layout(source.layout), _layout(target.layout), same)
-        places = (self.part(source.devices), self.part(target.devices))
-        seconds = c.reshard_seconds(shape, moved, *places, self.constants)
+        moved = c.Reshard(_layout(source[0]), _layout(target[0]), same)
+        seconds = c.reshard_seconds(shape, moved, source[1], target[1], self.constants)
         return Moved(c.reshard_bytes(shape, moved), seconds)
 
-    def rows(self, size: float, source: int, target: int, same: bool) -> float:
-        """Seconds of `size` bytes of rows from a slot of so many devices to another."""
-        return c.move_seconds(size, self.part(source), self.part(target), same, self.constants)
+    def rows(self, size: float, source: Slice, target: Slice) -> float:
+        """Seconds of `size` bytes of rows from a slot to another."""
+        return c.move_seconds(size, source, target, False, self.constants)
 
 
 @lru_cache(4096)
-def _part(cluster: Cluster, devices: int) -> Slice:
-    return cluster.slice(devices)
+def _part(cluster: Cluster, devices: int, first: int) -> Slice:
+    return cluster.slice(devices, first)
 
 
 def prices_of(problem: Problem, cluster: Cluster, shapes: Mapping[str, ModelShape]) -> Prices:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .instance import Candidate, Instance, Spread
+from .instance import Candidate, Instance, Room, Spread
 
 UNITS = 100_000
 """Units of time in the longest schedule: seconds are rounded up to them."""
@@ -18,15 +18,18 @@ UNITS = 100_000
 MEGABYTE = 1e6
 """Unit of memory in the program."""
 
-Key = tuple[str, int, int, int]
-"""Phase, slot, devices of the slot, number of the candidate."""
+SpreadKey = tuple[Room, tuple[int, int, int, int]]
+"""What a slot takes, and how weights lie on it."""
+
+Key = tuple[str, int, Room, int]
+"""Phase, slot, what the slot takes, number of the candidate."""
 
 
 @dataclass
 class Program:
     """A model under construction, and its variables. unit: seconds of a unit of time.
 
-    choice: by Key; by_phase: the same. on: (phase, slot). size: (slot, devices). moving: of a generation, how long its
+    choice: by Key; by_phase: the same. on: (phase, slot). room: (slot, what it takes; None: nothing). moving: of a generation, how long its
     weights take. guards: the literals that switch on what a request asks for, by the request's number. firsts: the
     first rank of each slot, where requests name ranks. slot: of each phase, where that is settled.
     """
@@ -38,7 +41,7 @@ class Program:
     choice: dict[Key, Any] = field(default_factory=dict)
     by_phase: dict[str, dict[Key, Any]] = field(default_factory=dict)
     on: dict[tuple[str, int], Any] = field(default_factory=dict)
-    size: dict[tuple[int, int], Any] = field(default_factory=dict)
+    room: dict[tuple[int, Room | None], Any] = field(default_factory=dict)
     start: dict[str, Any] = field(default_factory=dict)
     total: dict[str, Any] = field(default_factory=dict)
     end: dict[str, Any] = field(default_factory=dict)
@@ -58,8 +61,8 @@ class Program:
         return range(self.instance.most_slots)
 
     def candidate(self, key: Key) -> Candidate:
-        phase, _, size, number = key
-        return self.instance.choices[phase][size][number]
+        phase, _, room, number = key
+        return self.instance.choices[phase][room][number]
 
     def ticks(self, seconds: float) -> int:
         """Seconds in units of time, rounded up."""
@@ -124,10 +127,10 @@ def _choices(p: Program) -> None:
     for phase in p.phases:
         for slot in p.slots:
             is_here = p.slot is None or p.slot[phase] == slot
-            for size, candidates in p.instance.choices[phase].items() if is_here else ():
+            for room, candidates in p.instance.choices[phase].items() if is_here else ():
                 for number in range(len(candidates)):
-                    key = (phase, slot, size, number)
-                    p.choice[key] = p.model.new_bool_var(f"{phase} on {slot} of {size}: {number}")
+                    key = (phase, slot, room, number)
+                    p.choice[key] = p.model.new_bool_var(f"{phase} on {slot} of {room}: {number}")
                     p.by_phase.setdefault(phase, {})[key] = p.choice[key]
             p.on[phase, slot] = p.model.new_bool_var(f"{phase} on {slot}")
             p.model.add(sum(b for _, b in p.of(phase, slot)) == p.on[phase, slot])
@@ -135,18 +138,20 @@ def _choices(p: Program) -> None:
 
 
 def _slots(p: Program) -> None:
-    """A slot has one size, all together no more devices than there are; they are numbered by their first phase."""
-    sizes = p.instance.sizes
+    """A slot takes one room, all together no more devices than there are; they are numbered by their first phase."""
+    rooms = p.instance.rooms
     for slot in p.slots:
-        for size in (0, *sizes):
-            p.size[slot, size] = p.model.new_bool_var(f"slot {slot} has {size}")
-        p.model.add_exactly_one(p.size[slot, size] for size in (0, *sizes))
+        for room in (None, *rooms):
+            p.room[slot, room] = p.model.new_bool_var(f"slot {slot} takes {room}")
+        p.model.add_exactly_one(p.room[slot, room] for room in (None, *rooms))
         for phase in p.phases:
-            for size in sizes:
-                chosen = [b for k, b in p.of(phase, slot) if k[2] == size]
+            for room in rooms:
+                chosen = [b for k, b in p.of(phase, slot) if k[2] == room]
                 if chosen:
-                    p.model.add(sum(chosen) <= p.size[slot, size])
-    p.model.add(sum(size * b for (_, size), b in p.size.items()) <= p.instance.devices)
+                    p.model.add(sum(chosen) <= p.room[slot, room])
+    for number, area in enumerate(p.instance.areas):
+        taken = [(p.instance.taken(room, number), b) for (_, room), b in p.room.items() if room is not None]
+        p.model.add(sum(n * b for n, b in taken if n) <= area.devices)
     _numbered(p)
 
 
@@ -160,9 +165,9 @@ def _numbered(p: Program) -> None:
                 p.model.add_bool_or([p.on[x, slot - 1] for x in p.phases[:number]]).only_enforce_if(p.on[phase, slot])
     for slot in p.slots:
         used = [p.on[phase, slot] for phase in p.phases]
-        p.model.add_bool_or([*used, p.size[slot, 0]])
+        p.model.add_bool_or([*used, p.room[slot, None]])
         for b in used:
-            p.model.add_implication(b, p.size[slot, 0].Not())
+            p.model.add_implication(b, p.room[slot, None].Not())
 
 
 def _sharing(p: Program) -> None:
@@ -180,11 +185,11 @@ def _sharing(p: Program) -> None:
                 p.model.add(p.on[phase.name, slot] == p.on[phase.beside, slot])
 
 
-def _key(p: Program, key: Key) -> tuple[int, tuple[int, int, int, int]]:
+def _key(p: Program, key: Key) -> SpreadKey:
     return key[2], p.candidate(key).key
 
 
-def _keys(p: Program, phase: str, slot: int) -> set[tuple[int, tuple[int, int, int, int]]]:
+def _keys(p: Program, phase: str, slot: int) -> set[SpreadKey]:
     return {_key(p, k) for k, _ in p.of(phase, slot)}
 
 
@@ -193,11 +198,13 @@ def _keys(p: Program, phase: str, slot: int) -> set[tuple[int, tuple[int, int, i
 
 def _memory(p: Program) -> None:
     """What all phases of a slot keep, and what the running one needs beside it, fit into a device."""
+    has = [(room, int(p.instance.area(room).memory / MEGABYTE)) for room in p.instance.rooms]
     for slot in p.slots:
+        room = sum(n * p.room[slot, r] for r, n in has)
         kept = [(math.ceil(p.candidate(k).kept / MEGABYTE), b) for x in p.phases for k, b in p.of(x, slot)]
         for phase in p.phases:
             extra = [(math.ceil(p.candidate(k).extra / MEGABYTE), b) for k, b in p.of(phase, slot)]
-            p.model.add(sum(n * b for n, b in [*kept, *extra] if n) <= int(p.instance.memory / MEGABYTE))
+            p.model.add(sum(n * b for n, b in [*kept, *extra] if n) <= room)
 
 
 # ---------------------------------------------------------------- time
@@ -250,7 +257,7 @@ def _area(p: Program) -> None:
 
 
 def _device_seconds(p: Program, phases: Iterable[str]) -> Any:
-    return sum(k[2] * p.ticks(p.candidate(k).seconds) * b for x in phases for k, b in p.of(x))
+    return sum(k[2].devices * p.ticks(p.candidate(k).seconds) * b for x in phases for k, b in p.of(x))
 
 
 def _sending(p: Program, train: str, generate: str, slot: int) -> list[Any]:
@@ -306,11 +313,8 @@ def _table(p: Program, train: str, generate: str, together: Any) -> None:
     p.model.add_allowed_assignments([*chosen, together, p.moving[generate]], sorted(rows))
 
 
-SpreadKey = tuple[int, tuple[int, int, int, int]]
-
-
 def _moves(instance: Instance, train: str, generate: str) -> dict[tuple[SpreadKey, SpreadKey], tuple[float, float]]:
-    """Seconds of each pair of spreads: apart, and on the same slot (as apart where slots of that size can't be one)."""
+    """Seconds of each pair of spreads: apart, and on the same slot (as apart where slots can't be one)."""
     model = instance.problem.phase(train).model
     found: dict[tuple[SpreadKey, SpreadKey], tuple[float, float]] = {}
     for s, source in _spreads(instance, train).items():
@@ -323,8 +327,8 @@ def _moves(instance: Instance, train: str, generate: str) -> dict[tuple[SpreadKe
 
 def _spreads(instance: Instance, phase: str) -> dict[SpreadKey, Spread]:
     """How the weights of a phase may lie."""
-    by_size = instance.choices[phase].items()
-    return {(size, c.key): Spread(size, c.layout) for size, cs in by_size for c in cs}
+    by_room = instance.choices[phase].items()
+    return {(room, c.key): Spread(room, c.layout) for room, cs in by_room for c in cs}
 
 
 def _classes(items: Iterable[SpreadKey], of: Any) -> dict[SpreadKey, int]:
@@ -365,12 +369,12 @@ def _positions(p: Program) -> list[Any]:
         first = p.model.new_int_var(0, p.instance.devices, f"first of {slot}")
         devices = p.model.new_int_var(0, p.instance.devices, f"devices of {slot}")
         last = p.model.new_int_var(0, p.instance.devices, f"after the last of {slot}")
-        p.model.add(devices == sum(size * p.size[slot, size] for size in p.instance.sizes))
+        p.model.add(devices == sum(room.devices * p.room[slot, room] for room in p.instance.rooms))
         intervals.append(p.model.new_interval_var(first, devices, last, f"ranks of {slot}"))
-        for size in p.instance.sizes:
-            step = min(size, p.instance.unit)
-            times = p.model.new_int_var(0, p.instance.devices // step, "")
-            p.model.add(first == step * times).only_enforce_if(p.size[slot, size])
+        for room in p.instance.rooms:
+            area, step = p.instance.area(room), min(room.devices, p.instance.area(room).unit)
+            times = p.model.new_int_var(0, (area.devices - room.devices) // step, "")
+            p.model.add(first == area.first + step * times).only_enforce_if(p.room[slot, room])
         firsts.append(first)
     p.model.add_no_overlap(intervals)
     return firsts
@@ -380,7 +384,5 @@ def _on_ranks(p: Program, phase: str, ranks: range, guard: Any) -> None:
     for slot in p.slots:
         here = [guard, p.on[phase, slot]]
         p.model.add(p.firsts[slot] == ranks.start).only_enforce_if(here)
-        if len(ranks) in p.instance.sizes:
-            p.model.add_bool_or([p.size[slot, len(ranks)]]).only_enforce_if(here)
-        else:
-            p.model.add_bool_or([b.Not() for b in here])
+        alike = [p.room[slot, r] for r in p.instance.rooms if p.instance.is_on(r, ranks)]
+        p.model.add_bool_or([*alike, *(b.Not() for b in here)])

@@ -1,13 +1,13 @@
 """Why nothing fits: lines that contradict each other, or memory, with what needs it and what would fit."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ..cluster import Cluster, Node
+from ..cluster import Cluster, Node, Pool
 from .bounds import one_slot
-from .candidates import Finder, Limits, instance_of, slot_sizes
+from .candidates import Finder, Limits, finder_of, instance_of
 from .decision import Bytes
-from .instance import Candidate, Instance, Request
+from .instance import Candidate, Instance, Request, Room
 from .misfits import clash, misfits
 from .prices import Prices
 from .problem import PhaseSpec
@@ -59,12 +59,13 @@ def _contradiction(lines: tuple[Request, ...], instance: Instance) -> Refusal:
 
 def _no_memory(instance: Instance, prices: Prices, limits: Limits, lines: tuple[Request, ...]) -> Refusal:
     """What the phase that needs the most memory needs at the least, by kind; or what all need together."""
-    finder = Finder(instance.problem, prices, lines, limits, ENDLESS)
-    least = [(x.name, *found) for x in instance.problem.phases for found in _leanest(finder, x, instance)]
-    name, candidate, devices = max(least, key=lambda found: found[1].kept + found[1].extra)
-    size, has = candidate.kept + candidate.extra, f"a device has {_gb(instance.memory)} to use"
-    if size > instance.memory:
-        where = f"`{name}` on {devices} device{'s' if devices > 1 else ''} ({candidate.layout})"
+    finder = finder_of(instance.problem, prices, instance.requests, limits, ENDLESS)
+    least = [(x.name, *found) for x in instance.problem.phases for found in _leanest(finder, x, instance, lines)]
+    name, candidate, room = max(least, key=lambda found: _excess(found[1], found[2], instance))
+    size, memory = candidate.kept + candidate.extra, instance.area(room).memory
+    has = f"a device has {_gb(memory)} to use"
+    if size > memory:
+        where = f"`{name}` on {room.devices} device{'s' if room.devices > 1 else ''} ({candidate.layout})"
         kinds = _kinds(candidate.resident, candidate.transient)
         message = f"memory doesn't fit: {where} needs {_gb(size)} per device at the least, {has}: {kinds}"
     else:
@@ -73,38 +74,46 @@ def _no_memory(instance: Instance, prices: Prices, limits: Limits, lines: tuple[
     return Refusal("E0507", message, _nearest(instance, prices, limits, lines, name), lines)
 
 
-def _leanest(finder: Finder, phase: PhaseSpec, instance: Instance) -> Iterator[tuple[Candidate, int]]:
-    """The candidate of a phase that needs the least memory, among those that its lines allow, and where others do."""
-    asked = [r for r in finder.requests if phase.name in r.phases]
+def _leanest(
+    finder: Finder, phase: PhaseSpec, instance: Instance, lines: tuple[Request, ...]
+) -> Iterator[tuple[Candidate, Room]]:
+    """The candidate of a phase that comes nearest to fitting, among those that its lines allow, and where."""
+    asked = [r for r in lines if phase.name in r.phases]
     found = [
-        (c, size)
-        for size in _sizes(phase.name, instance, finder.requests)
-        for c in finder.every(phase, size)
+        (c, room)
+        for room in _rooms(phase.name, finder, instance, lines)
+        for c in finder.every(phase, room)
         if all(r.allows(c.layout) for r in asked)
     ]
     if found:
-        yield min(found, key=lambda f: f[0].kept + f[0].extra)
+        yield min(found, key=lambda f: _excess(f[0], f[1], instance))
 
 
-def _sizes(phase: str, instance: Instance, lines: tuple[Request, ...]) -> tuple[int, ...]:
-    """Sizes of slots that lines leave a phase: its own line's, or a slot of another line, or what is beside them."""
+def _excess(candidate: Candidate, room: Room, instance: Instance) -> float:
+    """Bytes by which a candidate exceeds what a device has; below 0 where it fits."""
+    return candidate.kept + candidate.extra - instance.area(room).memory
+
+
+def _rooms(phase: str, finder: Finder, instance: Instance, lines: tuple[Request, ...]) -> tuple[Room, ...]:
+    """Rooms that lines leave a phase: its own line's, or that of another line, or what is beside them."""
     named = {r.ranks for r in lines if r.ranks is not None}
-    own = {len(r.ranks) for r in lines if phase in r.phases and r.ranks is not None}
+    own = {r.ranks for r in lines if phase in r.phases and r.ranks is not None}
     if own:
-        return tuple(sorted(own))
+        return tuple(room for room in finder.rooms() if any(instance.is_on(room, x) for x in own))
     left = instance.devices - len(set[int]().union(*named))
-    every = instance.sizes or (instance.devices,)
-    return tuple(s for s in every if s <= left or s in {len(r) for r in named}) or every
+    every = instance.rooms or finder.rooms()[-1:]
+    return tuple(r for r in every if r.devices <= left or any(instance.is_on(r, x) for x in named)) or every
 
 
 def _nearest(instance: Instance, prices: Prices, limits: Limits, lines: tuple[Request, ...], largest: str) -> str:
     """What would fit: the lines' degrees changed, or more devices. largest: the phase that needs the most memory."""
     if lines:
-        finder = Finder(instance.problem, prices, (), limits, instance.memory)
+        finder = finder_of(instance.problem, prices, instance.requests, limits)
         for request in lines:
+            ranks = request.ranks or range(instance.devices)
+            rooms = [room for room in finder.rooms() if instance.is_on(room, ranks)]
             for name in request.phases:
-                size = len(request.ranks) if request.ranks is not None else instance.devices
-                fitting = finder.of(instance.problem.phase(name), size)
+                fitting = [c for room in rooms for c in finder.of(instance.problem.phase(name), room)]
                 if fitting and not any(request.allows(c.layout) for c in fitting):
                     near = sorted(fitting, key=lambda c: _distance(c, request))
                     shown = list(dict.fromkeys(str(c.layout) for c in near))[:2]
@@ -122,7 +131,7 @@ def _enough(instance: Instance, prices: Prices, limits: Limits) -> int | None:
     """How many devices of that kind are enough, among twice, four times, … as many."""
     for times in TIMES:
         more = _larger(prices, times)
-        if is_possible(one_slot(instance_of(instance.problem, more, (), limits, instance.memory))):
+        if is_possible(one_slot(instance_of(instance.problem, more, (), limits))):
             return more.cluster.devices
     return None
 
@@ -131,10 +140,10 @@ def _needed(phase: str, instance: Instance, prices: Prices, limits: Limits, line
     """The smallest slot on which a phase by itself fits with the degrees of its lines, wherever they put it."""
     spec, asked = instance.problem.phase(phase), [r for r in lines if phase in r.phases]
     for times in (1, *TIMES):
-        finder = Finder(instance.problem, _larger(prices, times), lines, limits, instance.memory)
-        for size in slot_sizes(finder.prices.cluster):
-            if any(all(r.allows(c.layout) for r in asked) for c in finder.of(spec, size)):
-                return size
+        finder = finder_of(instance.problem, _larger(prices, times), lines, limits)
+        for room in sorted(finder.rooms(), key=lambda r: r.devices):
+            if any(all(r.allows(c.layout) for r in asked) for c in finder.of(spec, room)):
+                return room.devices
     return None
 
 
@@ -142,10 +151,14 @@ def _larger(prices: Prices, times: int) -> Prices:
     """The same on so many times as many devices, in nodes that are no smaller."""
     if times == 1:
         return prices
-    node, devices = prices.cluster.nodes[0], times * prices.cluster.devices
-    each = min(devices, max(node.device.per_node, node.devices))
-    larger = Cluster(f"{devices}x{node.device.name}", (Node(node.device, each),) * (devices // each))
-    return replace(prices, cluster=larger)
+    nodes = tuple(node for pool in prices.cluster.pools for node in _more_nodes(pool, times))
+    return replace(prices, cluster=Cluster(f"{prices.cluster.name} {times} times", nodes))
+
+
+def _more_nodes(pool: Pool, times: int) -> Sequence[Node]:
+    devices = times * pool.devices
+    each = min(devices, max(pool.device.per_node, pool.per_node))
+    return (Node(pool.device, each),) * (devices // each)
 
 
 def _distance(candidate: Candidate, request: Request) -> tuple[float, float]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from .bounds import one_slot, timeless, within
 from .dominance import reduced
-from .instance import Candidate, Instance, Moved, Spread
+from .instance import Candidate, Instance, Moved, Room, Spread
 from .partitions import promising, restricted
 from .program import Program, build, build_untimed
 
@@ -36,15 +36,15 @@ class Effort:
 
 @dataclass(frozen=True)
 class Put:
-    """A phase's slot (its number), the devices of it, and what was chosen."""
+    """A phase's slot (its number), what that takes, and what was chosen."""
 
     slot: int
-    size: int
+    room: Room
     candidate: Candidate
 
     @property
     def spread(self) -> Spread:
-        return Spread(self.size, self.candidate.layout)
+        return Spread(self.room, self.candidate.layout)
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def _improved(instance: Instance, best: Solution, effort: Effort) -> Solution:
 def is_possible(instance: Instance, effort: Effort | None = None) -> bool:
     """Whether there is any placement."""
     cp_model = _solver()
-    if any(not by_size for by_size in instance.choices.values()):
+    if any(not by_room for by_room in instance.choices.values()):
         return False
     program = build_untimed(timeless(instance))
     for guard in program.guards:
@@ -146,7 +146,7 @@ def searched(
 ) -> Result:
     """Search with phases on these slots (None: on any), for a period of at most so many seconds. Raises NoSolver."""
     cp_model = _solver()
-    if any(not by_size for by_size in instance.choices.values()):
+    if any(not by_room for by_room in instance.choices.values()):
         return Result(None, math.inf)
     program = build(instance, slot, most)
     for guard in program.guards:

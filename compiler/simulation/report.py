@@ -79,7 +79,7 @@ def _memory(memory: Iterable[Peak], d: Decision) -> Iterator[str]:
         during = f" in {peak.during}" if peak.during else ""
         yield (
             f"memory of {peak.slot}: {_gb(peak.peak)} at most{during}, {_gb(peak.resident)} all the time, "
-            f"of {_gb(d.memory)}"
+            f"of {_gb(d.slot(peak.slot).memory)}"
         )
 
 

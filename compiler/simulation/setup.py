@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from ..cost import Generate
 from ..cost import Layout as Laid
-from ..search.decision import Decision, Phase
+from ..search.decision import Decision, Phase, Slot
 from ..search.prices import Prices
 from ..search.problem import Problem
 from .durations import Durations
@@ -24,15 +24,15 @@ def _engines(decision: Decision, problem: Problem, prices: Prices) -> Iterator[t
     known = {x.name for x in problem.phases}
     for phase in decision.phases:
         if phase.kind == "generate" and phase.name in known:
-            yield phase.name, replicas_of(phase, problem, prices)
+            yield phase.name, replicas_of(phase, decision.slot(phase.slot), problem, prices)
 
 
-def replicas_of(phase: Phase, problem: Problem, prices: Prices) -> Replicas:
-    """The engines of one phase, with as many sequences at once as their cache was decided for."""
+def replicas_of(phase: Phase, slot: Slot, problem: Problem, prices: Prices) -> Replicas:
+    """The engines of one phase on its slot, with as many sequences at once as their cache was decided for."""
     work = prices.work(problem.phase(phase.name))
     assert isinstance(work, Generate)
     laid = Laid(phase.layout.tp, phase.layout.pp, phase.layout.dp, phase.layout.fsdp)
-    part = prices.part(phase.layout.devices)
+    part = prices.part(slot.devices, slot.first)
     found = Replicas(prices.shapes[phase.model], work, laid, part, prices.constants)
     cache = phase.memory.resident.get(CACHE, 0.0) + phase.memory.transient.get(CACHE, 0.0)
     each = (work.prompt + work.lengths.weighted / 2) * found.engine.kv_bytes

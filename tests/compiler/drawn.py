@@ -99,7 +99,6 @@ def _decision(flow: str, devices: int, period: float, staleness: int = 0, **part
         "bound": period * 0.958,
         "gap": 0.042,
         "optimal": True,
-        "memory": USABLE,
         "space": ("tensor parallel 1 to 8 within a node", "slots of whole nodes", "pipelines of 1, 2 or 4 stages"),
         "alternatives": (Alternative("one slot for all phases", period * 1.31, 0.31),),
         "assumptions": ("prompts have 512 tokens", "responses have half of their limit on average, the longest all"),
@@ -169,7 +168,7 @@ def _ppo_shared() -> Decision:
         rows(judge, critic, "ref.logprobs", "critic.update", 37.9, 4.2),
         rows(critic, actor, "critic.values", "policy.update", 32.4, 8.4),
     )
-    slots = (Slot(actor, 0, 32, 4), Slot(critic, 32, 16, 2), Slot(judge, 48, 16, 2))
+    slots = (Slot(actor, 0, 32, 4, "h100", USABLE), Slot(critic, 32, 16, 2, "h100", USABLE), Slot(judge, 48, 16, 2, "h100", USABLE))
     return _decision("ppo", 64, 72.5, slots=slots, phases=phases, transfers=transfers, operators=OPERATORS)
 
 
@@ -205,7 +204,7 @@ def _ppo_apart() -> Decision:
         Operator("reward", "rewards.blend", "controller", ("scorer.score", "policy.generate")),
         Operator("adv", "std.scan.gae", critic, ("critic.values", "ref.logprobs", "reward")),
     )
-    slots = (Slot(sampler, 0, 24, 3), Slot(trainer, 24, 32, 4), Slot(critic, 56, 8, 1))
+    slots = (Slot(sampler, 0, 24, 3, "h100", USABLE), Slot(trainer, 24, 32, 4, "h100", USABLE), Slot(critic, 56, 8, 1, "h100", USABLE))
     parts = {"slots": slots, "phases": phases, "transfers": transfers, "operators": operators}
     return _decision("async_ppo", 64, 39.0, 1, **parts)
 
@@ -232,7 +231,7 @@ def grpo() -> Decision:
         Transfer("sleep", "policy", every, "host", 7 * GB, 0.3, 14.9, 15.2, "ref.logprobs", ("policy.generate",)),
     )
     operators = (Operator("reward", "rewards.exact_match", every, ("policy.generate",)),)
-    slots = (Slot(every, 0, 16, 2),)
+    slots = (Slot(every, 0, 16, 2, "h100", USABLE),)
     return _decision("grpo", 16, 30.2, slots=slots, phases=phases, transfers=transfers, operators=operators)
 
 
@@ -259,7 +258,7 @@ def async_grpo() -> Decision:
         rows(sampler, trainer, "policy.generate", "policy.logprobs", 20.3, 12.6),
     )
     operators = (Operator("reward", "rewards.exact_match", "controller", ("policy.generate",)),)
-    slots = (Slot(sampler, 0, 8, 1), Slot(trainer, 8, 8, 1))
+    slots = (Slot(sampler, 0, 8, 1, "h100", USABLE), Slot(trainer, 8, 8, 1, "h100", USABLE))
     parts = {"slots": slots, "phases": phases, "transfers": transfers, "operators": operators}
     return _decision("async_grpo", 16, 20.8, 1, **parts)
 

@@ -53,7 +53,7 @@ def decision(
     flow: str = "ppo",
 ) -> Decision:
     names = sorted({x.slot for x in phases})
-    slots = tuple(Slot(n, 8 * i, 8, 1) for i, n in enumerate(names))
+    slots = tuple(Slot(n, 8 * i, 8, 1, "h100", 76e9) for i, n in enumerate(names))
     return Decision(
         flow,
         f"{len(slots)}x8xH100",
@@ -68,7 +68,6 @@ def decision(
         period,
         0.0,
         True,
-        80 * GIB,
         (),
     )
 

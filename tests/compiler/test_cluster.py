@@ -1,5 +1,6 @@
 """Clusters: strings, files, presets, what this machine has, and what is refused."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -104,11 +105,31 @@ def test_a_device_that_is_no_preset_says_all_of_itself(tmp_path: Path) -> None:
 def test_nodes_may_be_unequal(tmp_path: Path) -> None:
     text = '[[node]]\ndevice = "h100"\nnodes = 2\n[[node]]\ndevice = "a100"\ndevices = 4\n'
     cluster = read_cluster(written(tmp_path, text))
-    assert cluster.devices == 20 and not cluster.is_equal and cluster.memory == 20 * 80 * 2**30
+    assert cluster.devices == 20 and len(cluster.pools) == 2 and cluster.memory == 20 * 80 * 2**30
     assert [cluster.node_of(r) for r in (0, 7, 8, 16, 19)] == [0, 0, 1, 2, 2]
     assert cluster.slice(16).nodes == 2 and cluster.slice(4, 16).device.name == "a100_80"
-    with pytest.raises(ClusterError, match="8 h100 \\+ 8 h100 \\+ 4 a100_80: the cost model takes devices of one kind"):
-        cluster.slice()
+    assert [(p.first, p.devices, p.per_node, p.device.name) for p in cluster.pools] == [
+        (0, 16, 8, "h100"),
+        (16, 4, 4, "a100_80"),
+    ]
+
+
+def test_what_unequal_nodes_do_together_is_what_the_worst_of_them_does() -> None:
+    h100, a100 = replace(PRESETS["h100"], nic=25e9), PRESETS["a100_80"]
+    every = Cluster("mixed", (Node(h100, 8), Node(a100, 4))).slice()
+    assert (every.devices, every.per_node, every.nodes) == (12, 8, 2)
+    assert every.device.flops == a100.flops and every.device.bandwidth == a100.bandwidth
+    assert every.device.nic_latency == max(h100.nic_latency, a100.nic_latency)
+    assert every.device.nic == min(h100.nic, a100.nic)
+    assert every.device.name == "a100_80 + h100"
+
+
+def test_pools_are_runs_of_nodes_that_are_alike() -> None:
+    h100, a100 = PRESETS["h100"], PRESETS["a100_80"]
+    nodes = (Node(h100, 8), Node(h100, 8), Node(h100, 4), Node(h100, 4), Node(a100, 4), Node(h100, 8))
+    pools = Cluster("mixed", nodes).pools
+    assert [(p.first, p.devices, p.per_node) for p in pools] == [(0, 16, 8), (16, 8, 4), (24, 4, 4), (28, 8, 8)]
+    assert [p.devices for p in parse_cluster("20xH100").pools] == [20]
 
 
 @pytest.mark.parametrize(
@@ -150,8 +171,7 @@ def test_a_slice_says_how_many_devices_share_a_node() -> None:
     assert cluster.slice(12) == Slice(device, 12, 8) and cluster.slice(12).nodes == 2
     with pytest.raises(ClusterError, match="devices 30 to 33 aren't in 4x8xH100: it has devices 0 to 31"):
         cluster.slice(4, 30)
-    with pytest.raises(ClusterError, match="devices 4 to 15"):
-        cluster.slice(12, 4)
+    assert cluster.slice(12, 4) == Slice(device, 12, 4) and cluster.slice(12, 4).nodes == 3
     with pytest.raises(ClusterError, match="device 32 isn't in"):
         cluster.node_of(32)
 

@@ -126,7 +126,7 @@ def test_phases_of_a_slot_do_not_overlap_and_fit(bench: Workbench, capsys: Outpu
     found = decision(capsys, str(bench.write(flow())), "--cluster", "4xH100")
     for slot in found.slots:
         assert all(a.end <= b.start + 1e-9 for a, b in pairwise(found.on(slot.name)))
-        assert found.peak(slot.name) <= found.memory
+        assert found.peak(slot.name) <= slot.memory
     assert max(x.end for x in found.phases) <= found.period + 1e-9
 
 

@@ -206,6 +206,6 @@ def test_engines_are_those_that_were_decided(flows: dict[int, Path], cluster: st
     checked = check_flow(source, choose_flow(source, None), {}, Target(planned=True))
     found = searched(checked, wishes_of(args, checked))
     phase = found.decision.phase("policy.generate")
-    replicas = replicas_of(phase, found.problem, found.prices)
+    replicas = replicas_of(phase, found.decision.slot(phase.slot), found.problem, found.prices)
     assert replicas.expected == pytest.approx(phase.seconds, rel=1e-9)
     assert replicas.count == phase.layout.dp and replicas.work.sequences == phase.samples

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from hypothesis import strategies as st
 
 from shardflow.compiler.search.decision import Kind, Layout
-from shardflow.compiler.search.instance import Candidate, Instance, Moved, Spread
+from shardflow.compiler.search.instance import Area, Candidate, Instance, Moved, Room, Spread
 from shardflow.compiler.search.problem import ModelSpec, PhaseSpec, Problem
 from shardflow.compiler.search.workload import Workload
 
@@ -55,12 +55,18 @@ def moved(model: str, source: Spread, target: Spread, same: bool) -> Moved:
 
 @st.composite
 def instances(draw: st.DrawFn) -> Instance:
-    """Searches of at most four phases on at most four devices; seconds and megabytes are whole."""
+    """Searches of at most four phases on at most four devices; seconds and megabytes are whole.
+
+    Some are on two kinds of devices, with a span across both.
+    """
     what = draw(st.sampled_from(PROBLEMS))
-    devices = draw(st.sampled_from([2, 3, 4]))
-    sizes = [s for s in (1, 2, 4) if s <= devices]
-    choices = {x.name: {s: found for s in sizes if (found := draw(_candidates(s)))} for x in what.phases}
-    return Instance(what, devices, devices, MEMORY, choices, moved, slots=draw(st.sampled_from([1, 2, 3, 4])))
+    kinds = draw(st.sampled_from([(2,), (3,), (4,), (1, 2), (2, 2), (3, 1)]))
+    areas = tuple(Area(sum(kinds[:n]), k, k, draw(st.sampled_from([MEMORY, 7e6]))) for n, k in enumerate(kinds))
+    spans = (Area(0, sum(kinds), 1, min(a.memory for a in areas)),) if len(kinds) > 1 else ()
+    rooms = [Room(n, s) for n, k in enumerate(kinds) for s in (1, 2, 4) if s <= k]
+    rooms += [Room(len(kinds), x.devices) for x in spans]
+    choices = {x.name: {r: found for r in rooms if (found := draw(_candidates(r.devices)))} for x in what.phases}
+    return Instance(what, areas, choices, moved, slots=draw(st.sampled_from([1, 2, 3, 4])), spans=spans)
 
 
 def _candidates(size: int) -> st.SearchStrategy[tuple[Candidate, ...]]:
@@ -77,8 +83,8 @@ def _candidate(size: int, tp: int, seconds: int, kept: int, extra: int) -> Candi
 
 # ---------------------------------------------------------------- trying everything
 
-Chosen = Mapping[str, tuple[int, Candidate]]
-"""A slot's number and a candidate, by phase."""
+Chosen = Mapping[str, tuple[int, Room, Candidate]]
+"""A slot's number, what it takes, and a candidate, by phase."""
 
 
 def best_period(instance: Instance) -> float | None:
@@ -89,25 +95,33 @@ def best_period(instance: Instance) -> float | None:
 def _placements(instance: Instance) -> Iterator[Chosen]:
     names = [x.name for x in instance.problem.phases]
     for slots in itertools.product(range(min(instance.slots, len(names))), repeat=len(names)):
-        for sizes in itertools.product(instance.sizes, repeat=max(slots, default=0) + 1):
-            used = set(slots)
-            if sum(sizes[s] for s in used) > instance.devices:
+        for rooms in itertools.product(instance.rooms, repeat=max(slots, default=0) + 1):
+            if not _has_room(instance, [rooms[s] for s in set(slots)]):
                 continue
-            options = [instance.choices[n].get(sizes[s], ()) for n, s in zip(names, slots, strict=True)]
+            options = [instance.choices[n].get(rooms[s], ()) for n, s in zip(names, slots, strict=True)]
             for found in itertools.product(*options):
-                chosen = dict(zip(names, zip(slots, found, strict=True), strict=True))
+                where = ((s, rooms[s], c) for s, c in zip(slots, found, strict=True))
+                chosen = dict(zip(names, where, strict=True))
                 if _is_legal(instance, chosen):
                     yield chosen
 
 
+def _has_room(instance: Instance, rooms: Sequence[Room]) -> bool:
+    """Whether slots that take these are apart: a span is the whole cluster."""
+    if any(r.area == len(instance.areas) for r in rooms):
+        return len(rooms) == 1
+    return all(sum(r.devices for r in rooms if r.area == n) <= a.devices for n, a in enumerate(instance.areas))
+
+
 def _is_legal(instance: Instance, chosen: Chosen) -> bool:
     for holder, other in instance.problem.sharing():
-        if chosen[holder][0] != chosen[other][0] or chosen[holder][1].key != chosen[other][1].key:
+        if chosen[holder][0] != chosen[other][0] or chosen[holder][2].key != chosen[other][2].key:
             return False
-    for slot in {s for s, _ in chosen.values()}:
-        here = [c for s, c in chosen.values() if s == slot]
+    for slot, room in {(s, r) for s, r, _ in chosen.values()}:
+        here = [c for s, _, c in chosen.values() if s == slot]
         kept = sum(sum(c.resident.values()) for c in here)
-        if any(kept + sum(c.transient.values()) > instance.memory for c in here):
+        memory = (*instance.areas, *instance.spans)[room.area].memory
+        if any(kept + sum(c.transient.values()) > memory for c in here):
             return False
     return True
 
@@ -128,18 +142,15 @@ def _ending(instance: Instance, chosen: Chosen, order: Sequence[str]) -> float:
     end: dict[str, float] = {}
     trained = {g: t for t, g in instance.problem.sampled_after_training()}
     for name in order:
-        slot, candidate = chosen[name]
+        slot, room, candidate = chosen[name]
         start = max([busy.get(slot, 0.0), *(end[a] for a in instance.problem.phase(name).after)])
         way = 0.0
         if name in trained:
-            other, source = chosen[trained[name]]
-            way = moved("", _spread(source), _spread(candidate), slot == other).seconds
+            other, there, source = chosen[trained[name]]
+            ends = (Spread(there, source.layout), Spread(room, candidate.layout))
+            way = moved("", *ends, slot == other).seconds
             if way:
                 start = max(start, busy.get(other, 0.0))
                 busy[other] = start + way
         end[name] = busy[slot] = start + way + candidate.seconds
     return max(end.values())
-
-
-def _spread(candidate: Candidate) -> Spread:
-    return Spread(candidate.layout.devices, candidate.layout)

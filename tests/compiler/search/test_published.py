@@ -9,7 +9,7 @@ import pytest
 
 from shardflow.compiler.search.alternatives import named, period_of
 from shardflow.compiler.search.decision import Layout
-from shardflow.compiler.search.instance import Spread
+from shardflow.compiler.search.instance import Room, Spread
 from shardflow.compiler.search.solve import Effort, Solution, solve
 
 from .flows import ppo
@@ -52,11 +52,12 @@ def test_the_papers_split_beats_one_group_on_many(devices: int) -> None:
 def test_generation_wants_a_smaller_tp_than_training_has(model: str, room: float) -> None:
     """16 GPUs, training with tp=8: generation is faster with less, but not with 1: the cache needs room."""
     instance = ppo(model, 16)
-    trained = Spread(16, Layout(tp=8, fsdp=2))
+    all16 = Room(0, 16)
+    trained = Spread(all16, Layout(tp=8, fsdp=2))
     seconds: dict[int, float] = {}
-    for c in instance.choices["policy.generate"][16]:
+    for c in instance.choices["policy.generate"][all16]:
         if c.kept + c.extra <= room and c.layout.pp == 1:
-            moved = instance.move("policy", trained, Spread(16, c.layout), True)
+            moved = instance.move("policy", trained, Spread(all16, c.layout), True)
             seconds[c.layout.tp] = min(seconds.get(c.layout.tp, 1e9), c.seconds + moved.seconds)
     assert min(seconds, key=seconds.__getitem__) in (2, 4)
 

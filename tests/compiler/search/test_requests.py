@@ -32,7 +32,7 @@ def test_wishes_hold_in_what_is_found() -> None:
     found = solve(replace(ppo("llama-2-7b", 16), requests=wishes))
     assert found is not None
     critic = found.puts["critic.update"]
-    assert critic.size == NODE and found.firsts[critic.slot] == NODE
+    assert critic.room.devices == NODE and found.firsts[critic.slot] == NODE
     assert found.puts["policy.update"].candidate.layout.tp == 4
 
 
