@@ -18,7 +18,7 @@ ROUNDS = 300
 PULL = 0.05
 """Weight of a constant's squared distance from where the fit starts, in shares of its range."""
 PRIOR = Constants(
-    matmul=0.68, attention=0.4, memory=0.83, network=0.8, exposed=0.15, kernel=5e-6, engine=2e-3, between=0.2
+    matmul=0.68, attention=0.4, memory=0.83, network=0.8, exposed=0.15, kernel=5e-6, engine=1e-5, between=0.2
 )
 """Where a fit starts. Products reach 66 to 78 % and reading weights 73 to 77 % of an A100 or H100 (vidur's profiles),
 decoding 74 to 85 % of the bandwidth, NCCL 20 of 25 GB/s of an NVLink, FlashAttention 2 35 to 65 %; overlapped

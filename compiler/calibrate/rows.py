@@ -1,13 +1,14 @@
 """Rows of measurements: what was run, on what, and what came out."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import msgspec
 
 from ..cluster import ClusterError, Device, Slice, device_named
-from ..shapes import ModelShape, ShapeError, shape_named
+from ..shapes import Experts, ModelShape, ShapeError, shape_named
 
 
 class RowError(ValueError):
@@ -15,7 +16,7 @@ class RowError(ValueError):
 
 
 class Sizes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The sizes of a model that has no name."""
+    """The sizes of a model that has no name. experts, active: of a layer, and of a token; ffn: of one of them."""
 
     hidden: int
     layers: int
@@ -26,6 +27,8 @@ class Sizes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     head_dim: int | None = None
     gated: bool = True
     tied: bool = False
+    experts: int | None = None
+    active: int = 1
 
 
 class Degrees(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -54,7 +57,10 @@ class _Row(msgspec.Struct, frozen=True, kw_only=True, tag_field="phase"):
 
 
 class TrainRow(_Row, frozen=True, kw_only=True, tag="train"):
-    """Training at a fixed length. micro_batch, global_batch: sequences, of one data-parallel rank and of all."""
+    """Training at a fixed length. micro_batch, global_batch: sequences, of one data-parallel rank and of all.
+
+    balanced: tokens are dealt evenly to experts by force, as benchmarks do.
+    """
 
     sequence: int
     parallel: Degrees = Degrees()
@@ -62,6 +68,7 @@ class TrainRow(_Row, frozen=True, kw_only=True, tag="train"):
     global_batch: int | None = None
     recompute: str | None = None
     compiled: bool | None = None
+    balanced: bool = False
 
 
 class GenerateRow(_Row, frozen=True, kw_only=True, tag="generate"):
@@ -216,10 +223,17 @@ def slice_of(row: Row, devices: int) -> Slice:
 
 
 def model_of(row: Row) -> ModelShape:
-    """The model it ran. Raises ShapeError."""
-    m = row.model
-    if isinstance(m, str):
-        return shape_named(m)
+    """The model it ran, with experts that are equally busy where that was forced. Raises ShapeError."""
+    shape = shape_named(row.model) if isinstance(row.model, str) else _sized(row.id, row.model)
+    if isinstance(row, TrainRow) and row.balanced and shape.experts:
+        return replace(shape, experts=replace(shape.experts, uneven=0.0))
+    return shape
+
+
+def _sized(name: str, m: Sizes) -> ModelShape:
+    experts = Experts(m.experts, min(m.active, m.experts), m.ffn) if m.experts else None
     head_dim = m.head_dim or m.hidden // m.heads
     kv_heads = m.kv_heads or m.heads
-    return ModelShape(row.id, m.layers, m.hidden, m.heads, kv_heads, head_dim, m.ffn, m.vocab, m.tied, m.gated)
+    return ModelShape(
+        name, m.layers, m.hidden, m.heads, kv_heads, head_dim, m.ffn, m.vocab, m.tied, m.gated, experts=experts
+    )

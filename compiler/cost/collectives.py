@@ -83,6 +83,25 @@ def all_to_all(size: float, group: Group, c: Constants) -> float:
     return BASE + latency * math.log2(n) + inside + outside
 
 
+def deal(size: float, copies: int, group: Group, c: Constants) -> float:
+    """Seconds in which each rank sends its tokens to `copies` experts, spread at random over the group; as long back.
+
+    size: bytes of one rank's tokens, each once. To a node a token goes once over the NIC, to a device once over links,
+    whatever number of its experts is there; both go on at once (DeepSeek-V3, 2412.19437, section 3.2.2; DeepEP).
+    """
+    if group.size == 1:
+        return 0
+    inside = size * _distinct(group.size, copies) * (group.per_node - 1) / group.per_node / group.device.link
+    outside = size * _distinct(group.nodes, copies) * (group.nodes - 1) / group.nodes / group.device.nic
+    latency = group.device.link_latency if group.nodes == 1 else group.device.nic_latency
+    return BASE + latency * math.log2(group.size) + max(inside, outside) / c.network
+
+
+def _distinct(places: int, draws: int) -> float:
+    """How many of so many places are drawn, in the mean."""
+    return places * (1 - (1 - 1 / places) ** draws)
+
+
 def send(size: float, group: Group, c: Constants) -> float:
     """Seconds from one rank of a group to the next."""
     if group.size == 1:

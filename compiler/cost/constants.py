@@ -16,14 +16,14 @@ def _fitted(default: float, least: float, most: float, doc: str) -> float:
 class Constants:
     """Fitted constants. Each says what it means, and between which bounds it means anything."""
 
-    matmul: float = _fitted(0.703, 0.4, 0.9, "share of the peak FLOP/s that large matrix products reach")
-    attention: float = _fitted(0.24, 0.2, 0.8, "share of the peak FLOP/s that attention reaches, counted causally")
-    memory: float = _fitted(0.845, 0.6, 0.95, "share of the memory's bandwidth that is reached")
-    network: float = _fitted(0.77, 0.5, 0.95, "share of a link's or NIC's bandwidth that collectives reach")
-    exposed: float = _fitted(0.16, 0, 0.5, "share of communication behind computation that is paid all the same")
-    kernel: float = _fitted(9.4e-6, 1e-6, 2e-5, "seconds that each kernel takes beside its work")
-    engine: float = _fitted(2.5e-3, 0, 1e-2, "seconds that an engine's scheduler and sampler add to each decode step")
-    between: float = _fitted(0.22, 0, 0.6, "share that a framework adds to a whole step, between and inside its phases")
+    matmul: float = _fitted(0.753, 0.4, 0.9, "share of the peak FLOP/s that large matrix products reach")
+    attention: float = _fitted(0.209, 0.2, 0.8, "share of the peak FLOP/s that attention reaches, counted causally")
+    memory: float = _fitted(0.844, 0.6, 0.95, "share of the memory's bandwidth that is reached")
+    network: float = _fitted(0.776, 0.5, 0.95, "share of a link's or NIC's bandwidth that collectives reach")
+    exposed: float = _fitted(0.163, 0, 0.5, "share of communication behind computation that is paid all the same")
+    kernel: float = _fitted(1e-5, 1e-6, 2e-5, "seconds that each kernel takes beside its work")
+    engine: float = _fitted(8.9e-6, 0, 1e-4, "seconds of an engine's host per running sequence and decode step")
+    between: float = _fitted(0.246, 0, 0.6, "share that a framework adds to a whole step, between and in its phases")
 
 
 def described(constants: Constants) -> list[tuple[str, float, str]]:

@@ -20,6 +20,9 @@ PASSES = {True: (4, 4, 4, 6, 4), False: (24, 30, 12, 10, 6)}
 """Bytes of bf16 pointwise work, by whether it is compiled: of a norm per element (a plain one computes in fp32, a
 kernel per operation), of rotary embeddings per element of q and k, of a layer's two residual sums per element, of the
 activation per inner element, gated and not."""
+TILE = {True: 16, False: 128}
+"""Rows of a tile of a grouped product, in an engine that generates (vLLM's fused kernel for few tokens) and else
+(CUTLASS, DeepGEMM)."""
 PERMUTED = 8
 """Bytes per element to deal tokens to experts and take them back: read and written twice."""
 
@@ -27,6 +30,33 @@ PERMUTED = 8
 def matmul_flops(shape: ModelShape) -> float:
     """Of all layers."""
     return 2.0 * shape.active_matrices
+
+
+def routed_flops(shape: ModelShape) -> float:
+    """Of routed experts, in all layers."""
+    return 2.0 * shape.sparse_layers * shape.experts.active * shape.expert if shape.experts else 0.0
+
+
+def padding(shape: ModelShape, tokens: float, ep: int, engine: bool = False) -> float:
+    """What grouped products of experts compute, as a multiple of what is asked for.
+
+    Tiles have `TILE` rows: an expert's last one is half empty in the mean. tokens: of one device, of `ep` that share.
+    """
+    e = shape.experts
+    if e is None:
+        return 1.0
+    each = tokens * ep * e.active / e.total
+    met = 1 - (1 - e.active / e.total) ** max(1.0, tokens * ep)
+    return float(1 + met * TILE[engine] / 2 / each)
+
+
+def routed_bytes(shape: ModelShape) -> float:
+    """Bytes per token of bf16 that the products of routed experts read and write beside weights, in all layers.
+
+    Experts are narrow, so this is much for their FLOPs. Of large matrices it is in the share of the peak they reach.
+    """
+    e = shape.experts
+    return 2.0 * shape.sparse_layers * e.active * (2 * shape.hidden + 3 * e.ffn) if e else 0.0
 
 
 def head_flops(shape: ModelShape, head: Head) -> float:

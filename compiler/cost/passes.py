@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ..cluster import Slice
 from ..shapes import ModelShape
 from . import counts
-from .collectives import all_gather, all_reduce, all_to_all, group_of, send
+from .collectives import all_gather, all_reduce, deal, group_of, send
 from .constants import Constants
 from .memory import forward_memory, local_parameters, training_memory
 from .result import Cost
@@ -114,13 +114,21 @@ def _computing(p: _Pass) -> dict[str, float]:
     products = forward + (counts.BACKWARD if p.trains else 0)
     scores = (2 if p.again else 1) + (counts.ATTENTION_BACKWARD if p.trains else 0)
     context = p.flight.context
-    matmul = p.layers * products * counts.matmul_flops(shape) + _head_passes(p) * counts.head_flops(shape, p.head)
+    matmul = p.layers * products * _multiplied(p) + _head_passes(p) * counts.head_flops(shape, p.head)
     attention = p.layers * scores * counts.attention_flops(shape, context) / (p.devices.device.flops * p.c.attention)
+    operands = p.layers * products * counts.routed_bytes(shape)
     return {
         "compute": p.tokens / cut * (matmul / p.flops + attention),
-        "memory": (p.tokens * _traffic(p) / cut + _weights(p, products)) / p.bandwidth,
+        "memory": (p.tokens * (_traffic(p) + operands) / cut + _weights(p, products)) / p.bandwidth,
         "launch": p.layers * products * counts.kernels(shape, p.layout.compiled) * p.c.kernel,
     }
+
+
+def _multiplied(p: _Pass) -> float:
+    """FLOPs per token of a forward pass of all layers on the device whose experts are the busiest."""
+    e, ep = p.shape.experts, p.layout.ep
+    more = (e.busiest(ep) if e else 1.0) * counts.padding(p.shape, p.tokens, ep) - 1
+    return counts.matmul_flops(p.shape) + more * counts.routed_flops(p.shape)
 
 
 def _head_passes(p: _Pass) -> float:
@@ -155,8 +163,8 @@ def _cutting(p: _Pass) -> dict[str, float]:
     cp = all_gather(kv, group_of("cp", p.layout, p.devices), p.c)
     sparse = p.layers * p.shape.sparse_layers
     e = p.shape.experts
-    dealt = width * e.active / p.layout.tp if e else 0
-    ep = 2 * all_to_all(dealt, group_of("ep", p.layout, p.devices), p.c)
+    group = group_of("ep", p.layout, p.devices)
+    ep = 2 * deal(width / p.layout.tp, e.active, group, p.c) * e.busiest(group.size) if e else 0
     return {"tp": layers * times * tp, "cp": layers * times * cp, "ep": sparse * times * ep}
 
 

@@ -1,5 +1,6 @@
 """The shape of a decoder-only transformer, and how many parameters that makes."""
 
+import math
 from dataclasses import dataclass
 
 
@@ -13,7 +14,9 @@ class Experts:
 
     total, active: routed experts of a layer, and how many a token goes through. ffn: their inner size. shared: inner
     size of what every token goes through beside them. dense: layers, from the first on, that have a plain MLP instead.
-    bias: whether the router adds a number per expert.
+    bias: whether the router adds a number per expert. uneven: standard deviation of an expert's tokens in a batch, as a
+    share of their mean. The busiest of 64 experts, trained with an auxiliary loss, has 1.52 to 1.72 times the mean
+    (2408.15664, table 2), which of 64 normal numbers is 0.18 to 0.25; 0 where routing is forced to be even.
     """
 
     total: int
@@ -22,6 +25,16 @@ class Experts:
     shared: int = 0
     dense: int = 0
     bias: bool = False
+    uneven: float = 0.2
+
+    def busiest(self, parts: int) -> float:
+        """Tokens of the busiest of `parts` devices that share a layer's experts, as a multiple of the mean.
+
+        The largest of so many sums of independent normal numbers: 1 + uneven · √(2 ln parts · parts / total).
+        """
+        if parts == 1:
+            return 1.0
+        return 1 + self.uneven * math.sqrt(2 * math.log(parts) * min(1.0, parts / self.total))
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,12 @@ DEEPSEEK_V3 = ModelShape(
     experts=Experts(256, 8, 2048, shared=2048, dense=3, bias=True), latent=Latent(1536, 512, 64, 128, 128),
 )  # fmt: skip
 
+KIMI_K2 = replace(
+    DEEPSEEK_V3, name="kimi-k2", heads=64, kv_heads=64, vocab=163840,
+    experts=Experts(384, 8, 2048, shared=2048, dense=1, bias=True),
+)  # fmt: skip
+
+
 SHAPES = (
     _llama("llama-3.2-1b", 16, 2048, 32, 8, 8192, LLAMA3, tied=True),
     _llama("llama-3.2-3b", 28, 3072, 24, 8, 8192, LLAMA3, tied=True),
@@ -71,6 +77,7 @@ SHAPES = (
     _gemma("gemma-3-27b", 62, 5376, 32, 16, 128, 21504, 262208, True),
     DEEPSEEK_V3,
     replace(DEEPSEEK_V3, name="deepseek-r1"),
+    KIMI_K2,
 )
 
 KNOWN = {shape.name: shape for shape in SHAPES}

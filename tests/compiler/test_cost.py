@@ -22,6 +22,7 @@ from shardflow.compiler.cost import (
     Reshard,
     Train,
     Work,
+    counts,
     described,
     host_seconds,
     move_bytes,
@@ -32,7 +33,7 @@ from shardflow.compiler.cost import (
     reshard_seconds,
     write_profile,
 )
-from shardflow.compiler.cost.collectives import Group, all_gather, all_reduce, all_to_all, send
+from shardflow.compiler.cost.collectives import Group, all_gather, all_reduce, all_to_all, deal, send
 from shardflow.compiler.cost.queue import decode_profile
 from shardflow.compiler.shapes import KNOWN, ModelShape
 
@@ -253,6 +254,32 @@ def test_nothing_is_sent_in_a_group_of_one() -> None:
     assert [f(1e9, alone, DEFAULT) for f in (all_reduce, all_gather, all_to_all, send)] == [0, 0, 0, 0]
 
 
+def test_a_token_goes_once_to_a_node_however_many_of_its_experts_are_there() -> None:
+    """Two nodes: of 8 experts, half are on the other, and nearly every token goes there once."""
+    pair, copied = Group(16, 8, H100), all_to_all(8e9, Group(16, 8, H100), DEFAULT)
+    assert deal(1e9, 8, pair, DEFAULT) == pytest.approx(copied / 4, rel=0.15)
+    assert deal(1e9, 1, pair, DEFAULT) == pytest.approx(copied / 8, rel=0.15)
+    assert deal(1e9, 8, Group(1, 1, H100), DEFAULT) == 0
+
+
+def test_experts_that_are_not_equally_busy_take_longer_where_they_are_shared() -> None:
+    experts = SPARSE.experts
+    assert experts is not None
+    assert experts.busiest(1) == 1 < experts.busiest(2) < experts.busiest(8) < experts.busiest(64) < 1.6
+    even = replace(SPARSE, experts=replace(experts, uneven=0))
+    for work in (Train(BATCH, 4), Generate(512, 200, Lengths(900, 4096))):
+        for ep, least in ((1, 1.0), (8, 1.01)):
+            both = [phase_cost(s, work, Layout(dp=8, ep=ep), Slice(H100, 8, 8)).seconds for s in (even, SPARSE)]
+            assert both[1] / both[0] >= least
+            assert (both[1] > both[0]) == (ep > 1)
+
+
+def test_few_tokens_per_expert_leave_tiles_half_empty() -> None:
+    padded = [counts.padding(SPARSE, tokens, 1) for tokens in (256, 4096, 65536)]
+    assert padded == sorted(padded, reverse=True) and padded[0] > 3 and padded[2] < 1.02
+    assert counts.padding(LLAMA, 256, 1) == 1
+
+
 # ---------------------------------------------------------------- weights and rows that move
 
 
@@ -315,7 +342,7 @@ def test_there_are_at_most_eight_constants_and_each_says_what_it_means() -> None
 
 
 def test_a_profile_comes_back(tmp_path: Path) -> None:
-    mine = Constants(matmul=0.5, engine=0.001)
+    mine = Constants(matmul=0.5, engine=0.00002)
     write_profile(mine, tmp_path / "p.toml")
     assert read_profile(tmp_path / "p.toml") == mine
 

@@ -48,6 +48,7 @@ PUBLISHED = {
     "gemma-3-27b": 27_009_346_304,
     "deepseek-v3": 671_026_419_200,
     "deepseek-r1": 671_026_419_200,
+    "kimi-k2": 1_026_408_232_448,
 }
 """Elements of the published weights, each tensor once (Gemma 3 without its vision tower, DeepSeek without its
 multi-token prediction)."""
