@@ -21,9 +21,9 @@ def count_rows(plan: p.Plan, assumed: Unknown = unknown) -> dict[str, int | None
     collected = {r.out: i.attrs["target"] for i in plan.walk() if i.op == "collect" for r in i.body if r.op == "read"}
     rows: dict[str, int | None] = {}
     for i in plan.walk():
-        axis = f"{p.original(i.out)}.prompt"
-        if i.op == "read" and axis not in rows:
-            rows[axis] = collected.get(i.out) or i.attrs.get("batch") or assumed(i, None)
+        root = f"{p.original(i.out)}.prompt"
+        if i.op == "read" and root not in rows:
+            rows[root] = collected.get(i.out) or i.attrs.get("batch") or assumed(i, None)
     opening = {i.attrs["rows"]: i for i in reversed(plan.walk()) if i.op in ("generate", "keep")}
     for axis in sorted(plan.axes, key=lambda a: len(plan.chain(a.name))):
         if axis.name not in rows:

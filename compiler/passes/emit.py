@@ -26,7 +26,8 @@ def emit(scheduled: Scheduled, folder: Path, source: str, placement: Placement) 
     names = {n.id: n.name for n in every}
     emitter = _Emitter(nodes, names, folder, placement)
     ahead = tuple(
-        p.Ahead(a.staleness, emitter.block(a.nodes), tuple(names[i] for i in a.keeps)) for a in scheduled.ahead
+        p.Ahead(a.staleness, emitter.block(a.nodes), tuple(names[i] for i in a.keeps), source=a.source)
+        for a in scheduled.ahead
     )
     plan = p.Plan(
         schema=p.schema.SCHEMA,

@@ -2,7 +2,7 @@
 
 All updates of a step are simultaneous: a read of version t comes before the update that makes t+1, a read of `m.next`
 after it; where no order does that, version t is read from a snapshot. A draw with `max_staleness=k` runs k steps ahead
-of the rest, with everything it is made of.
+of the rest, with everything it is made of, and what only reads it may run between (see `stages`).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,19 +13,9 @@ from ...dsl.diagnostics import Note, Report
 from ..dataflow import ancestors, containers
 from ..graph import Graph, Node
 from ..ordering import Edges, cycle, ordered
+from .ahead import Ahead
 from .snapshot import Before, reads_snapshot, snapshots, taken, without_snapshots
-
-
-@dataclass(frozen=True)
-class Ahead:
-    """Nodes that make what a stale draw gives, run `staleness` steps before the step that reads it.
-
-    keeps: ids of the values that wait in a queue: draws, and what a `collect` gave. The rest is computed again.
-    """
-
-    staleness: int
-    nodes: tuple[Node, ...]
-    keeps: tuple[int, ...]
+from .stages import stages
 
 
 @dataclass(frozen=True)
@@ -41,8 +31,9 @@ def schedule(graph: Graph, report: Report) -> Scheduled:
     fresh = count(1 + max((n.id for n in graph.walk()), default=0))
     ordered = graph.with_nodes(_order(graph.nodes, fresh, report))
     ahead = _ahead(ordered, report)
-    queued = {i for a in ahead for i in a.keeps}
-    return Scheduled(_without_queued(ordered, queued), ahead)
+    if len(ahead) == 1:
+        ahead = (*ahead, *stages(_without_queued(ordered, ahead), ahead[0]))
+    return Scheduled(_without_queued(ordered, ahead), ahead)
 
 
 # ---------------------------------------------------------------- order
@@ -174,9 +165,9 @@ def _one_ahead(graph: Graph, k: int, draws: Sequence[int], stale: dict[int, int]
     return Ahead(k, tuple(without_snapshots(n) for n in program), tuple(keeps))
 
 
-def _without_queued(graph: Graph, queued: set[int]) -> Graph:
+def _without_queued(graph: Graph, ahead: Iterable[Ahead]) -> Graph:
     """The step itself: what comes out of a queue isn't computed again, nor is what only it needed."""
-    nodes = graph.by_id()
+    nodes, queued = graph.by_id(), {i for a in ahead for i in a.keeps}
     regions = {n.attrs["region"] for n in graph.nodes if n.op == "collected" and n.id in queued}
 
     def is_root(node: Node) -> bool:

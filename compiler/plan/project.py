@@ -28,7 +28,7 @@ def project(plan: Plan, rank: int) -> Plan:
         found = (_projected(i, names, groups, sides, block(i.body)) for i in instructions)
         return tuple(i for i in found if i is not None)
 
-    ahead = tuple(Ahead(a.staleness, block(a.program), a.keeps, block(a.exchange)) for a in plan.ahead)
+    ahead = tuple(Ahead(a.staleness, block(a.program), a.keeps, block(a.exchange), a.source) for a in plan.ahead)
     return msgspec.structs.replace(
         plan,
         ahead=ahead,

@@ -140,13 +140,15 @@ class Ahead(msgspec.Struct, frozen=True, omit_defaults=True):
     """What runs `staleness` steps ahead of the step that reads it; `keeps` names the values that wait in a queue.
 
     exchange: the moves of those values to the meshes that will read them. They come after the step, so that the step
-    and what runs ahead of it run at the same time where their meshes are apart.
+    and what runs ahead of it run at the same time where their meshes are apart. source: of a block that makes more of
+    draws in a queue, the staleness of those; None of the block that draws.
     """
 
     staleness: int
     program: tuple[Instruction, ...]
     keeps: tuple[str, ...]
     exchange: tuple[Instruction, ...] = ()
+    source: int | None = None
 
 
 class Plan(msgspec.Struct, frozen=True):

@@ -104,9 +104,11 @@ LAYOUTS = frozenset({"", "sharded evenly", "sharded by length", "replicated", "p
 def problems(plan: Plan) -> list[str]:
     """What a plan holds that it may not; empty for every plan that the compiler makes."""
     found = [f"`{i.out}` ({i.op}): {what}" for i in plan.walk() for what in (*_of(i), *_among(i, plan))]
+    queued = set[str]()
     for ahead in plan.ahead:
-        found += _unknown((*ahead.program, *ahead.exchange), set())
-    return [*found, *_unknown(plan.program, {name for a in plan.ahead for name in a.keeps})]
+        found += _unknown((*ahead.program, *ahead.exchange), queued if ahead.source else set())
+        queued = queued | {*ahead.keeps}
+    return [*found, *_unknown(plan.program, queued)]
 
 
 def _of(i: Instruction) -> Iterator[str]:

@@ -1,5 +1,7 @@
 """What runs ahead of the step: draws with `max_staleness=k`, made k steps early, and the queues they wait in.
 
+What is made of such draws alone may run ahead too, behind them, with what their queue holds for its step.
+
 On many ranks a draw is exchanged after the step: then those who made it, and those who will read it from the queue,
 have been at work at the same time.
 """
@@ -45,15 +47,27 @@ def run_ahead(session: Session, queues: Queues, number: int, closing: bool = Fal
     """
     for ahead in session.plan.ahead:
         queue = queues.setdefault(ahead.staleness, {})
-        last = number if closing else number + ahead.staleness
+        last = number if closing else _last(session, ahead, number)
         for future in range(max(queue, default=number - 1) + 1, last + 1):
-            drawn = (_made if closing else _produced)(session, queues, ahead, future)
+            if not closing and ahead.source and future not in queues[ahead.source]:
+                break  # the data has ended
+            drawn = (_made if closing or ahead.source else _produced)(session, queues, ahead, future)
             if drawn is None:
                 break
             queue[future] = drawn
             if future <= number or future < last:
                 _exchange(session, ahead, queue, future)
     return [queues[ahead.staleness].pop(number) for ahead in session.plan.ahead]
+
+
+def _last(session: Session, ahead: Ahead, number: int) -> int:
+    """The last step that may be made now.
+
+    What is made of draws that wait in a queue can be made at any time: not before it is known to be needed, so that
+    nothing fails for the sake of a step that the run doesn't have.
+    """
+    last = number + ahead.staleness
+    return min(last, session.steps - 1) if ahead.source else last
 
 
 def exchange(session: Session, queues: Queues) -> None:

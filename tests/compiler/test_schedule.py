@@ -107,12 +107,47 @@ STALE = flow(
 
 def test_a_stale_draw_runs_ahead_with_what_it_is_made_of(bench: Workbench) -> None:
     scheduled = bench.scheduled(STALE)
-    (ahead,) = scheduled.ahead
+    ahead = scheduled.ahead[0]
     assert (ahead.staleness, [n.op for n in ahead.nodes]) == (2, ["read", "generate"])
     names = {n.id: n.name for n in ahead.nodes}
     assert [names[i] for i in ahead.keeps] == ["rollout"]
     step = [n.op for n in scheduled.graph.nodes]
-    assert "generate" not in step and "read" in step and "update" in step
+    assert "generate" not in step and "update" in step
+
+
+def staged(bench: Workbench, body: str, stale: int = 2) -> list[tuple[int, int | None, list[str]]]:
+    """Of what runs ahead behind a draw: how many steps, behind which, and what is queued."""
+    scheduled = bench.scheduled(flow(body).replace("n=4,", f"n=4, max_staleness={stale},"))
+    names = {n.id: n.name for a in scheduled.ahead for n in a.nodes}
+    return [(a.staleness, a.source, [names[i] for i in a.keeps]) for a in scheduled.ahead[1:]]
+
+
+SCORED = "model ref = frozen(policy)\nkl = mean(rollout.logprobs - ref.logprobs(rollout))\nmetric kl = kl\n"
+
+
+def test_what_reads_a_stale_draw_alone_runs_between(bench: Workbench) -> None:
+    ((ahead, source, names),) = staged(bench, SCORED)
+    assert (ahead, source, len(names)) == (1, 2, 2) and "reward" in names
+    assert staged(bench, SCORED, stale=1) == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "metric x = mean(policy.entropy(rollout))",
+        "model ref = frozen(policy)\nnext ref = policy\nmetric x = mean(ref.logprobs(rollout))",
+        "state b = 0.5\nnext b = b * 0.9\nmetric x = mean(b * rollout.logprobs)",
+    ],
+    ids=["trained", "replaced", "state"],
+)
+def test_what_depends_on_a_step_stays_in_it(bench: Workbench, body: str) -> None:
+    assert [names for _, _, names in staged(bench, body)] == [["reward"]]
+
+
+def test_two_delays_have_no_stages(bench: Workbench) -> None:
+    body = SCORED + "other = policy.generate(prompts, max_new_tokens=4, max_staleness=1)\nmetric x = mean(other.length)"
+    scheduled = bench.scheduled(flow(body).replace("n=4,", "n=4, max_staleness=2,"))
+    assert [a.source for a in scheduled.ahead] == [None, None]
 
 
 def test_a_stale_collect_is_queued_whole(bench: Workbench) -> None:

@@ -24,14 +24,15 @@ def lay_out(plan: p.Plan, placement: Placement) -> p.Plan:
     """The plan for `placement.ranks` ranks. Its size does not depend on how many there are."""
     world = Spot(0, placement.ranks, placement.ranks)
     layer = Layer(plan, Holdings(plan, placement), world.mesh, {n: s.mesh for n, s in placement.spots.items()})
-    queued = [_run_ahead(layer, a) for a in plan.ahead]
-    step = Scope()
-    for each in queued:
-        each.hand_over(step, plan)
+    queued: list[_Queued] = []
+    for each in plan.ahead:
+        queued.append(_run_ahead(layer, each, _after(queued if each.source else (), plan), plan))
+    step = _after(queued, plan)
     layer.block(plan.program, step)
     fields = layer.fields.settled()
     program = finished(step.block, fields)
-    inner = [x for i in program for x in i.walk()]
+    later = [finished(q.scope.block, fields) for a, q in zip(plan.ahead, queued, strict=True) if a.source]
+    inner = [x for block in (program, *later) for i in block for x in i.walk()]
     read = {r for x in inner for r in x.reads}
     joined = {(x.attrs["axis"], x.mesh, x.layout) for x in inner if x.op == "move" and x.attrs["deal"] == "known"}
     ahead = tuple(
@@ -40,6 +41,7 @@ def lay_out(plan: p.Plan, placement: Placement) -> p.Plan:
             finished(q.scope.block[: q.drawn], fields),
             tuple(c for c, axis, s in q.kept(plan) if c in read or (axis, s.mesh, s.layout) in joined),
             finished(q.scope.block[q.drawn :], fields),
+            a.source,
         )
         for a, q in zip(plan.ahead, queued, strict=True)
     )
@@ -61,36 +63,50 @@ def lay_out(plan: p.Plan, placement: Placement) -> p.Plan:
 
 @dataclass
 class _Queued:
-    """What runs ahead, laid out. drawn: where in the block the moves to those who will read it begin."""
+    """What runs ahead, laid out. drawn: where in the block the moves to those who will read it begin.
+
+    is_made_of: of draws of another queue.
+    """
 
     scope: Scope
     names: Sequence[str]
     drawn: int
+    is_made_of: bool
+
+    def _copies(self) -> list[tuple[tuple[str, Site], str]]:
+        """The copies of what waits in the queue.
+
+        Of what is made of draws those come first that were moved: who reads it would else wait for who made it.
+        """
+        found = [(key, copy) for key, copy in self.scope.copies.items() if key[0] in self.names]
+        return found[::-1] if self.is_made_of else found
 
     def kept(self, plan: p.Plan) -> list[tuple[str, str, Site]]:
         """The copies of the values that wait in a queue, each with its root axis and where it lies.
 
         What nobody reads is still kept where other rows are moved to as these were dealt.
         """
-        return [
-            (copy, plan.root(self.scope.made[name].axis) or "", s)
-            for (name, s), copy in self.scope.copies.items()
-            if name in self.names
-        ]
+        return [(copy, plan.root(self.scope.made[name].axis) or "", s) for (name, s), copy in self._copies()]
 
     def hand_over(self, step: Scope, plan: p.Plan) -> None:
         """Make what comes out of the queue known to the step."""
-        for (name, site), copy in self.scope.copies.items():
-            if name in self.names:
-                step.made[name] = self.scope.made[name]
-                step.copies[name, site] = copy
-                step.used.add(copy)
+        for (name, site), copy in self._copies():
+            step.made[name] = self.scope.made[name]
+            step.copies[name, site] = copy
+            step.used.add(copy)
         step.dealt |= {(axis, site) for _, axis, site in self.kept(plan) if site.is_dealt}
 
 
-def _run_ahead(layer: Layer, ahead: p.Ahead) -> _Queued:
-    """News and moves wait until the step is done, which other meshes are busy with meanwhile."""
+def _after(queued: Iterable[_Queued], plan: p.Plan) -> Scope:
+    """A block that begins with what comes out of queues."""
     scope = Scope()
+    for each in queued:
+        each.hand_over(scope, plan)
+    return scope
+
+
+def _run_ahead(layer: Layer, ahead: p.Ahead, scope: Scope, plan: p.Plan) -> _Queued:
+    """News and moves wait until the step is done, which other meshes are busy with meanwhile."""
     layer.block(ahead.program, scope)
     news = [s for s in scope.block if isinstance(s, p.Instruction) and s.op == "announce"]
     scope.block = [s for s in scope.block if s not in news]
@@ -98,8 +114,19 @@ def _run_ahead(layer: Layer, ahead: p.Ahead) -> _Queued:
     scope.block += news
     for name in ahead.keeps:
         layer.keep_all_fields(scope, name)
+        if ahead.source:
+            layer.announce(scope, name, _updates_of(name, plan))
     layer.flush_all(scope)
-    return _Queued(scope, ahead.keeps, drawn)
+    return _Queued(scope, ahead.keeps, drawn, ahead.source is not None)
+
+
+def _updates_of(name: str, plan: p.Plan) -> list[str]:
+    """The models whose updates in the step read a value, or what is made of it."""
+    made, models = {name}, []
+    for i in (i for i in plan.program if made & {r for x in i.walk() for r in x.reads}):
+        made |= {x.out for x in i.walk()}
+        models += [x.attrs["model"] for x in i.walk() if x.op == "update"]
+    return models
 
 
 def _meshes(program: Iterable[p.Instruction], spots: Iterable[Spot], world: Spot) -> tuple[p.Mesh, ...]:

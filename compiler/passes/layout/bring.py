@@ -161,6 +161,13 @@ class Courier:
             if name in names:
                 self._whole_records.add((name, target))
 
+    def announce(self, scope: Scope, name: str, models: Iterable[str]) -> None:
+        """Expect rows where some models are trained."""
+        here = next((s for s in scope.sites(name) if s.is_dealt), None)
+        for target in (Site(self.holdings.home(m).mesh, LENGTH) for m in models):
+            if here is not None and scope.copy(name, target) is None:
+                self._expect(scope, scope.find(name), here, target)
+
     def _announce(self, scope: Scope, i: p.Instruction, site: Site) -> None:
         """Expect sequences wherever a model reads them, so that all that goes there goes together."""
         for mesh in self._meshes_reading(i.out):
