@@ -103,3 +103,33 @@ def test_a_run_is_made_longer_elsewhere(workshop: Workshop, pool: Pool, places: 
     short = ran(places[0], steps=2)
     longer = ran(places[1], steps=4, out=short.result.out, resume=True)
     assert_same(whole, Outcome(longer.result, {**short.tokens, **longer.tokens}))
+
+
+ROUNDS = FLOW.replace(
+    """    prompts = read("d.jsonl", batch=4 prompts)
+    rollout = policy.generate(prompts, n=3, max_new_tokens=5, max_staleness=STALE)
+""",
+    """    collect(4 prompts, rounds=4, short=skip):
+        prompts = read("d.jsonl", batch=4 prompts, epochs=1)
+        rollout = policy.generate(prompts, n=3, max_new_tokens=5, max_staleness=STALE)
+        keep prompts where prompts.answer != "0"
+""",
+)
+
+
+def rounds(workshop: Workshop, place: str = "") -> Plan:
+    ranks = {APART: 4, BESIDE: 2}.get(place)
+    return compiled(workshop.folder, ROUNDS.replace("STALE", "2") + place, "staged", ranks)
+
+
+def test_scoring_of_what_was_collected_ends_with_the_data(
+    workshop: Workshop, pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(schedule, "stages", lambda step, draws: ())
+        whole = alone(workshop, rounds(workshop), steps=None)
+    assert 1 < len(whole.result.metrics) < 8
+    staged = rounds(workshop)
+    assert [a.source for a in staged.ahead] == [None, 2]
+    assert_same(whole, alone(workshop, staged, steps=None), 0.0)
+    assert_same(whole, together(pool, workshop, rounds(workshop, APART), steps=None))
