@@ -64,7 +64,7 @@ def _cluster(text: str, checked: Checked) -> Cluster:
     found = declared_cluster(module, checked.graph, checked.source.places, name)
     if found is None:
         return parse_cluster(text, tuple(module.clusters()))
-    return cluster_of(found.device, found.options, name)
+    return Cluster(name, tuple(n for part in found.parts for n in cluster_of(part.device, part.options, name).nodes))
 
 
 def _overrides(given: list[str]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Clusters written as a short string: `16xH100`, `2x8xH100`, `h100`, `local`, or the name of a TOML file."""
+"""Clusters written as a short string: `16xH100`, `2x8xH100`, `h100`, `local`, sums of these, or a TOML file's name."""
 
 import re
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from .files import read_cluster
 from .local import local_cluster
 from .presets import device_named
 
-FORMS = "`16xH100` (devices), `2x8xH100` (nodes × devices), a device such as `h100`, `local`, or a .toml file"
+FORMS = "`16xH100` (devices), `2x8xH100` (nodes × devices), a device such as `h100`, `local`, sums such as `16xH100+8xA100`, or a .toml file"
 
 
 def parse_cluster(text: str, declared: Sequence[str] = ()) -> Cluster:
@@ -24,6 +24,12 @@ def parse_cluster(text: str, declared: Sequence[str] = ()) -> Cluster:
         return read_cluster(Path(plain))
     if plain.lower() == "local":
         return local_cluster()
+    parts = [_kind(text, part.strip(), declared) for part in plain.split("+")]
+    return parts[0] if len(parts) == 1 else Cluster(plain, tuple(node for part in parts for node in part.nodes))
+
+
+def _kind(text: str, plain: str, declared: Sequence[str]) -> Cluster:
+    """Devices of one kind, of which the whole text may name more."""
     match = re.fullmatch(r"(?:(-?\d+)\s*[x×]\s*)?(?:(-?\d+)\s*[x×]\s*)?([A-Za-z].*)", plain)
     if match is None:
         raise ClusterError(f"`{text}` is no cluster: write {FORMS}")

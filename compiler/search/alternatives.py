@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from .bounds import within
+from .bounds import as_asked, within
 from .decide import fits
 from .decision import Alternative
 from .dominance import reduced
@@ -114,7 +114,7 @@ def period_of(instance: Instance, grouping: Grouping, best: float) -> float | No
 
     Looks among ever slower placements, from the grouping's own bound on: of those near it, few are left to search.
     """
-    limit = best * SLOWEST
+    limit, instance = best * SLOWEST, as_asked(instance)
     bounded = bound_of(within(instance, limit), grouping, limit)
     if bounded is None:
         return None

@@ -11,6 +11,7 @@ USABLE = 0.95
 SIXTEENTHS = 16
 FEW_NODES = 8
 
+
 def areas_of(cluster: Cluster, memory: float | None = None) -> tuple[Area, ...]:
     """A cluster's runs of nodes that are alike. memory: bytes that a device may use, else a share of what it has."""
     return tuple(Area(x.first, x.devices, x.per_node, memory or USABLE * x.device.memory) for x in cluster.pools)

@@ -53,6 +53,24 @@ def chains(problem: Problem, seconds: Mapping[str, float]) -> tuple[dict[str, fl
     return before, after
 
 
+def as_asked(instance: Instance) -> Instance:
+    """The instance without the candidates that its lines rule out: nothing may be left out for the sake of those."""
+    choices = {
+        x.name: {
+            room: kept for room, cs in instance.choices[x.name].items() if (kept := _asked(instance, x.name, room, cs))
+        }
+        for x in instance.problem.phases
+    }
+    return replace(instance, choices=choices)
+
+
+def _asked(instance: Instance, name: str, room: Room, candidates: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
+    requests = [r for r in instance.requests if name in r.phases]
+    if any(r.ranks is not None and not instance.is_on(room, r.ranks) for r in requests):
+        return ()
+    return tuple(c for c in candidates if all(r.allows(c.layout) for r in requests))
+
+
 def one_slot(instance: Instance) -> Instance:
     """The instance with all phases on one slot, the largest."""
     largest = {r for r in instance.rooms if r.devices == max(x.devices for x in instance.rooms)}
@@ -67,12 +85,8 @@ def timeless(instance: Instance) -> Instance:
     shared = {phase for pair in instance.problem.sharing() for phase in pair}
 
     def leanest(name: str, candidates: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
-        requests = [r for r in instance.requests if name in r.phases]
-        kinds: dict[object, list[Candidate]] = {}
-        for c in candidates:
-            met = tuple(r.allows(c.layout) for r in requests)
-            kinds.setdefault((met, c.key if name in shared else None), []).append(replace(c, seconds=0.0))
-        return tuple(c for cs in kinds.values() for c in pareto(cs, by_key=False))
+        requests = (r for r in instance.requests if name in r.phases)
+        return pareto((replace(c, seconds=0.0) for c in candidates), name in shared, requests)
 
     choices = {name: {r: leanest(name, cs) for r, cs in by.items()} for name, by in instance.choices.items()}
     return replace(instance, choices=choices)

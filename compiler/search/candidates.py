@@ -60,7 +60,7 @@ class Finder:
         """The candidates of a phase in a room that fit a device by themselves, without the dominated."""
         memory = self.area(room).memory
         fitting = (c for c in self.every(phase, room) if c.kept + c.extra <= memory)
-        return pareto(fitting, by_key=self._matters(phase))
+        return pareto(fitting, self._matters(phase), (r for r in self.requests if phase.name in r.phases))
 
     def every(self, phase: PhaseSpec, room: Room) -> Iterator[Candidate]:
         """All candidates, those that don't fit included."""

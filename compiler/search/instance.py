@@ -171,14 +171,17 @@ def common(ranks: range, others: range) -> int:
     return max(0, min(ranks.stop, others.stop) - max(ranks.start, others.start))
 
 
-def pareto(candidates: Iterable[Candidate], by_key: bool) -> tuple[Candidate, ...]:
+def pareto(candidates: Iterable[Candidate], by_key: bool, requests: Iterable[Request] = ()) -> tuple[Candidate, ...]:
     """Without those that another is as good as in seconds, resident and transient bytes.
 
-    by_key: compare only candidates whose weights lie alike, because something else depends on that.
+    by_key: compare only candidates whose weights lie alike, because something else depends on that. requests: compare
+    only those that meet the same of them.
     """
     found: dict[Any, list[Candidate]] = {}
+    asked = tuple(requests)
     for c in sorted(candidates, key=Candidate.rank):
-        rivals = found.setdefault(c.key if by_key else None, [])
+        met = tuple(r.allows(c.layout) for r in asked)
+        rivals = found.setdefault((met, c.key if by_key else None), [])
         if not any(o.kept <= c.kept and o.extra <= c.extra for o in rivals):
             rivals.append(c)
     return tuple(sorted((c for cs in found.values() for c in cs), key=Candidate.rank))

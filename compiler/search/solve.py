@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from .bounds import one_slot, timeless, within
+from .bounds import as_asked, one_slot, timeless, within
 from .dominance import reduced
 from .instance import Candidate, Instance, Moved, Room, Spread
 from .partitions import promising, restricted
@@ -74,7 +74,7 @@ class Solution:
 
 def solve(instance: Instance, effort: Effort | None = None) -> Solution | None:
     """The best placement; None if there is none. Raises NoSolver."""
-    effort = effort or Effort()
+    effort, instance = effort or Effort(), as_asked(instance)
     best = searched(reduced(one_slot(instance)), Effort(0.4, 0.02)).found
     best = best or searched(instance, Effort(5.0, 0.5)).found
     if best is None:

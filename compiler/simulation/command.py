@@ -140,6 +140,10 @@ def _read(path: str) -> Given:
 
 def _scaling(args: argparse.Namespace, options: Options, checked: Checked) -> int:
     wishes = wishes_of(args, checked)
+    pools = wishes.cluster.pools
+    if len(pools) > 1:
+        kinds = " and ".join(f"{p.per_node} × {p.device.name}" for p in pools)
+        raise BadSetting(f"`--vary nodes=…` is for nodes of one kind, but {wishes.cluster.name} has some of {kinds}")
     node = wishes.cluster.nodes[0]
     points = [_point(checked, wishes, options, node, n) for n in _counts(args.vary)]
     title = f"{checked.graph.flow} on nodes of {node.devices} × {node.device.name}"

@@ -38,8 +38,15 @@ nodes = Nodes()
 class Cluster(Inline):
     """Devices to run on, written out or by the name that `cluster` gave them."""
 
-    def __init__(self, expr: ast.Expr, declaration: ast.ClusterDecl | None = None) -> None:
-        self.expr, self.declaration = expr, declaration
+    def __init__(self, expr: ast.Expr, declarations: tuple[ast.ClusterDecl, ...] = ()) -> None:
+        self.expr, self.declarations = expr, declarations
+
+    def __add__(self, other: "Cluster") -> "Cluster":
+        """The nodes of both: `h100(nodes=2) + a100(nodes=4)`."""
+        if not isinstance(other, Cluster):
+            return NotImplemented
+        expr = ast.Binary("+", self.expr, other.expr, span=caller().span)
+        return Cluster(expr, (*self.declarations, *other.declarations))
 
     def _expr(self, span: Span) -> ast.Expr:
         return self.expr
@@ -78,9 +85,8 @@ def cluster(name: str, devices: Cluster) -> Cluster:
     site = caller()
     if not name.isidentifier():
         raise refusal("E0022", f"`{name}` is not a name", site.part(0), help="write a name such as `lab`")
-    return Cluster(
-        ast.Name(name, span=site.span), ast.ClusterDecl(name, devices.expr, span=site.span, name_span=site.part(0))
-    )
+    declared = ast.ClusterDecl(name, devices.expr, span=site.span, name_span=site.part(0))
+    return Cluster(ast.Name(name, span=site.span), (*devices.declarations, declared))
 
 
 def put(target: str, *, on: Operand | None = None, beside: str | None = None, **options: Any) -> ast.PlaceLine:
@@ -112,8 +118,7 @@ def place(flow: FlowDefinition, on: Cluster, *lines: ast.PlaceLine) -> None:
     site = caller()
     if not isinstance(flow, FlowDefinition):
         raise refusal("E0027", f"`{flow!r}` is not a flow", site.part(0), help="pass the function under `@flow`")
-    if on.declaration and on.declaration not in flow.placements:
-        flow.placements.append(on.declaration)
+    flow.placements.extend(d for d in on.declarations if d not in flow.placements)
     flow.placements.append(ast.Place(flow.name, on.expr, lines, span=site.span, name_span=site.part(0)))
 
 

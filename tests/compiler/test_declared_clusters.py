@@ -91,7 +91,7 @@ def test_less_memory_holds_less(bench: Workbench, capsys: Output) -> None:
 def test_a_name_of_the_file_comes_with_its_figures(bench: Workbench) -> None:
     checked = bench.checked(declared("nodes=2, devices=4, tflops=500"))
     found = declared_cluster(checked.source.module, checked.graph, checked.source.places, "lab")
-    assert found is not None and found.options == {"nodes": 2, "devices": 4, "tflops": 500}
+    assert found is not None and found.parts[0].options == {"nodes": 2, "devices": 4, "tflops": 500}
     lab = wishes(checked, "lab").cluster
     assert (lab.name, lab.devices, lab.nodes[0].device.flops) == ("lab", 8, 5e14)
     assert lab.nodes[0].device.memory == PRESETS["h100"].memory
@@ -101,6 +101,36 @@ def test_a_name_of_the_file_comes_with_its_figures(bench: Workbench) -> None:
 def test_a_name_may_stand_for_another(bench: Workbench) -> None:
     checked = bench.checked(declared("nodes=2, memory_gb=40") + "\ncluster mine = lab\n")
     assert wishes(checked, "mine").cluster.nodes == cluster_of("h100", {"nodes": 2, "memory_gb": 40}).nodes
+
+
+SUM = "\ncluster fast = h100(nodes=2)\ncluster lab = fast + a100(devices=4, memory_gb=40)\n"
+
+
+def test_nodes_of_several_kinds_are_added(bench: Workbench) -> None:
+    checked = bench.checked(flow() + SUM)
+    lab = wishes(checked, "lab").cluster
+    assert [(p.first, p.devices, p.device.name) for p in lab.pools] == [(0, 16, "h100"), (16, 4, "a100_80")]
+    assert lab.pools[1].device.memory == 40e9
+    assert wishes(checked, "16xH100+4xA100").cluster.devices == 20
+
+
+def test_lines_name_nodes_of_any_kind(bench: Workbench) -> None:
+    text = flow() + SUM + "\nplace tune on lab:\n    policy.update on nodes[2]\n    policy.generate on nodes[0:2]\n"
+    placement = bench.checked(text, target="multi").placement
+    assert placement.ranks == 20
+    assert {n: (s.first, s.ranks) for n, s in placement.spots.items()} == {
+        "policy.update": (16, 4),
+        "policy.generate": (0, 16),
+    }
+    (found,) = bench.found(text, target="multi", ranks=8)
+    assert found.code == "E0505" and "16 h100 devices (2 nodes of 8) and 4 a100 devices" in found.message
+    assert found.help == "start 20 ranks (`flowrun --nproc 20`, `flowc --ranks 20`)"
+
+
+@pytest.mark.parametrize("device", ["local", "cpu(devices=2)"])
+def test_this_machine_is_not_added_to_others(bench: Workbench, device: str) -> None:
+    (found,) = bench.found(flow() + f"\ncluster lab = h100 + {device}\n")
+    assert found.code == "E0504" and "devices of this machine aren't added to others" in found.message
 
 
 def test_an_unknown_name_is_told_with_those_that_are_known(bench: Workbench, capsys: Output) -> None:
@@ -123,6 +153,20 @@ def test_python_says_the_same(tmp_path: Path) -> None:
     written = tmp_path / "mine.flow"
     written.write_text("cluster lab = h100(nodes=2, memory_gb=40, nic_latency_us=2.5)\n", encoding="utf-8")
     assert lab == load_source(written).module.clusters()["lab"]
+
+
+def test_python_adds_clusters(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "import shardflow.dsl as fl\n\n@fl.flow\ndef tune():\n    policy = fl.causal_lm('p')\n\n"
+        "fast = fl.cluster('fast', fl.h100(nodes=2))\n"
+        "lab = fl.cluster('lab', fast + fl.a100(devices=4, memory_gb=40))\n"
+        "fl.place(tune, lab, fl.put('policy', on=fl.nodes[2]))\n",
+        encoding="utf-8",
+    )
+    written = tmp_path / "mine.flow"
+    written.write_text(SUM, encoding="utf-8")
+    assert load_source(path, "tune").module.clusters() == load_source(written).module.clusters()
 
 
 def test_the_formatter_keeps_the_figures(tmp_path: Path) -> None:

@@ -63,6 +63,18 @@ def test_place_lines_are_wishes_that_hold(bench: Workbench, capsys: Output) -> N
     assert found.phase("policy.generate").layout.tp == 1
 
 
+@pytest.mark.parametrize(("slower", "number"), [("A100", 4), ("L40S", 2)])
+@pytest.mark.parametrize("lines", ["", "policy.update on nodes[0], fsdp=4", "policy.generate on nodes, tp=2"])
+def test_nothing_that_lost_is_faster(bench: Workbench, capsys: Output, slower: str, number: int, lines: str) -> None:
+    """Lines that ask for what is slower than others rule out those, and nothing else."""
+    both = f"h100(devices=4) + {slower.lower()}(devices={number})"
+    path = str(bench.write(placed(lines, both) if lines else flow()))
+    found = decision(capsys, path, "--cluster", f"4xH100+{number}x{slower}")
+    assert found.optimal and all(a.by is None or a.by > -1e-4 for a in found.alternatives)
+    for slot in found.slots:
+        assert found.peak(slot.name) <= slot.memory
+
+
 def test_lines_that_name_nodes_place_their_phases_there(bench: Workbench, capsys: Output) -> None:
     lines = "policy.update on nodes[1]\npolicy.generate on nodes[0]"
     path = str(bench.write(placed(lines, "h100(nodes=2, devices=2)")))

@@ -177,6 +177,7 @@ def test_a_trace_is_written(capsys: Output, file: Path, tmp_path: Path) -> None:
         (("FLOW", "--cluster", "8xH100", "--mtbf", "0"), "--mtbf 0"),
         (("FLOW", "--cluster", "8xH100", "--vary", "gpus=1"), "write nodes=1,2,4"),
         (("FLOW", "--cluster", "8xH100", "--vary", "nodes=1,x"), "write nodes=1,2,4"),
+        (("FLOW", "--cluster", "8xH100+4xA100", "--vary", "nodes=1"), "some of 8 × h100 and 4 × a100_80"),
         (("FLOW", "--cluster", "8xH100", "-o", "x.png"), "give --vary"),
         (("FLOW", "--cluster", "8xH100", "--vary", "nodes=1", "--trace", "x.json"), "leave out --vary"),
         (("FLOW", "--cluster", "8xH100", "--vary", "nodes=1", "-o", "x.pdf"), ".png or a .svg"),

@@ -15,8 +15,8 @@ DEGREES = ("tp", "pp", "dp", "fsdp")
 
 
 @dataclass(frozen=True)
-class Cluster:
-    """What a cluster expression says: devices of one kind on equal nodes. devices: None for all that a run has.
+class Part:
+    """What a cluster constructor says: devices of one kind on equal nodes. devices: None for all that a run has.
 
     figures: what it says of its devices, for planning.
     """
@@ -37,10 +37,6 @@ class Cluster:
         return self.device in LOCAL
 
     @property
-    def is_one_device(self) -> bool:
-        return self.is_local and self.nodes == 1 and self.devices in (None, 1)
-
-    @property
     def ranks(self) -> int | None:
         return None if self.devices is None else self.nodes * self.devices
 
@@ -51,6 +47,43 @@ class Cluster:
         return f"{shown} ({self.nodes} nodes of {self.devices})" if self.nodes > 1 else shown
 
 
+@dataclass(frozen=True)
+class Cluster:
+    """What a cluster expression says: nodes that follow each other, those of a part alike. A local one has one part."""
+
+    parts: tuple[Part, ...]
+
+    @property
+    def nodes(self) -> int:
+        return sum(part.nodes for part in self.parts)
+
+    @property
+    def is_local(self) -> bool:
+        return self.parts[0].is_local
+
+    @property
+    def is_one_device(self) -> bool:
+        return self.is_local and self.nodes == 1 and self.parts[0].devices in (None, 1)
+
+    @property
+    def ranks(self) -> int | None:
+        each = [part.ranks for part in self.parts]
+        return None if None in each else sum(n or 0 for n in each)
+
+    def first(self, node: int) -> int | None:
+        """The first rank of a node, or of what comes after the last; None if it isn't known how many a node has."""
+        rank = 0
+        for part in self.parts:
+            if part.devices is None:
+                return None
+            rank += min(node, part.nodes) * part.devices
+            node -= min(node, part.nodes)
+        return rank
+
+    def __str__(self) -> str:
+        return " and ".join(map(str, self.parts))
+
+
 def sized(
     cluster: Cluster, asked: int | None, span: Span, report: Report, fits: Callable[[Cluster], bool] = lambda _: True
 ) -> Cluster:
@@ -58,31 +91,35 @@ def sized(
 
     fits: whether the lines of the block can be placed on another cluster, which is only offered if they can.
     """
-    if cluster.devices is None:
+    if cluster.ranks is None:
         ranks = asked or DEFAULT_RANKS * cluster.nodes
         if ranks % cluster.nodes:
             message = f"{_ranks(ranks)} can't be the same number on each of {cluster.nodes} nodes"
             report.add("E0505", message, span, help=f"ask for {_either(_multiples(ranks, cluster.nodes))} ranks")
-        return replace(cluster, devices=max(1, ranks // cluster.nodes))
+        return Cluster((replace(cluster.parts[0], devices=max(1, ranks // cluster.nodes)),))
     if asked not in (None, cluster.ranks):
         message = f"this cluster has {cluster}, but a plan for {_ranks(asked)} was asked for"
         help = f"start {_ranks(cluster.ranks)} (`flowrun --nproc {cluster.ranks}`, `flowc --ranks {cluster.ranks}`)"
         other = _resized(cluster, asked or 1)
-        report.add("E0505", message, span, help=f"{help}, or write `{_call(other)}`" if fits(other) else help)
+        offer = f", or write `{_call(other)}`" if other is not None and fits(other) else ""
+        report.add("E0505", message, span, help=help + offer)
     return cluster
 
 
-def _resized(cluster: Cluster, ranks: int) -> Cluster:
-    """A cluster of that device with so many ranks, on the same number of nodes if they divide."""
+def _resized(cluster: Cluster, ranks: int) -> Cluster | None:
+    """A cluster of that device with so many ranks, on the same number of nodes if they divide; None of several."""
+    if len(cluster.parts) > 1:
+        return None
     nodes = cluster.nodes if ranks % cluster.nodes == 0 else 1
-    return replace(cluster, nodes=nodes, devices=ranks // nodes)
+    return Cluster((replace(cluster.parts[0], nodes=nodes, devices=ranks // nodes),))
 
 
 def _call(cluster: Cluster) -> str:
-    """A cluster as it is written."""
-    nodes = [("nodes", cluster.nodes)] if cluster.nodes > 1 else []
-    options = [*nodes, ("devices", cluster.devices), *cluster.figures]
-    return f"{cluster.device}({', '.join(f'{name}={value}' for name, value in options)})"
+    """A cluster of one part as it is written."""
+    (part,) = cluster.parts
+    nodes = [("nodes", part.nodes)] if part.nodes > 1 else []
+    options = [*nodes, ("devices", part.devices), *part.figures]
+    return f"{part.device}({', '.join(f'{name}={value}' for name, value in options)})"
 
 
 def _ranks(number: int | None) -> str:
@@ -111,7 +148,7 @@ def ranks_of(mesh: ast.Expr | None, cluster: Cluster, report: Report) -> range |
     match mesh:
         case ast.Name(id="controller"):
             return range(1)
-        case ast.Name(id="local") if cluster.device == "local":
+        case ast.Name(id="local") if cluster.parts[0].device == "local":
             return _nodes(cluster, 0, cluster.nodes)
         case None | ast.Name(id="nodes"):
             return _nodes(cluster, 0, cluster.nodes)
@@ -123,15 +160,15 @@ def ranks_of(mesh: ast.Expr | None, cluster: Cluster, report: Report) -> range |
             only = "only nodes[0]" if cluster.nodes == 1 else f"nodes[0] to nodes[{cluster.nodes - 1}]"
             report.add("E0505", f"`{named}` is outside this cluster: it has {only}", mesh.span)
             raise NoSuchRanks
-    local = ", or `local`" if cluster.device == "local" else ""
+    local = ", or `local`" if cluster.parts[0].device == "local" else ""
     help = f"write `nodes`, `nodes[0]`, `nodes[0:2]` or `controller`{local}"
     report.add("E0504", "this names no devices of the cluster", mesh.span, help=help)
     raise NoSuchRanks
 
 
 def _nodes(cluster: Cluster, first: int, last: int) -> range | None:
-    each = cluster.devices
-    return None if each is None else range(first * each, last * each)
+    start, stop = cluster.first(first), cluster.first(last)
+    return None if start is None or stop is None else range(start, stop)
 
 
 # ---------------------------------------------------------------- degrees

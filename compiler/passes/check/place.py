@@ -15,7 +15,7 @@ from ...placement import DEFAULT_RANKS, Placement, Spot
 from ..elaborate.context import Context, Env, Scope
 from ..elaborate.options import read_options
 from .degrees import check_degrees
-from .devices import LOCAL, Cluster, NoSuchRanks, check_product, ranks_of, sized, spot, written
+from .devices import LOCAL, Cluster, NoSuchRanks, Part, check_product, ranks_of, sized, spot, written
 from .refusals import refusals
 
 CIRCLE = "one of them is made of a device: `h100(nodes=2)`"
@@ -131,6 +131,8 @@ def _cluster(checker: _Checker, expr: ast.Expr, seen: tuple[str, ...] = ()) -> C
             return _made(name, {})
         case ast.Call(func=ast.Name(id=name), args=args) if name in DEVICES:
             return _made(name, read_options(checker.context, checker.env, args, CLUSTER_OPTIONS, name))
+        case ast.Binary(op="+", left=left, right=right):
+            return _joined(checker, *((side, _cluster(checker, side, seen)) for side in (left, right)))
     known = [*DEVICES, *checker.module.clusters()]
     shown = _head(expr.func if isinstance(expr, ast.Call) else expr)
     checker.report.add("E0504", f"`{shown}` is no cluster", expr.span, help=suggest(shown, known))
@@ -143,7 +145,18 @@ def _made(device: str, given: Mapping[str, Operand]) -> Cluster:
     usual = None if device in LOCAL else device_named(device).per_node
     devices = _count(options["devices"]) if "devices" in options else usual
     figures = tuple((name, v) for name, v in options.items() if name not in ("nodes", "devices"))
-    return Cluster(device, _count(options.get("nodes", 1)), devices, figures)
+    return Cluster((Part(device, _count(options.get("nodes", 1)), devices, figures),))
+
+
+def _joined(checker: _Checker, *sides: tuple[ast.Expr, Cluster | None]) -> Cluster | None:
+    """The nodes of several clusters as one. None after reporting one that can't be a part of others."""
+    for expr, cluster in sides:
+        if cluster is not None and cluster.is_local:
+            message = "devices of this machine aren't added to others: how many there are is known when a run starts"
+            checker.report.add("E0504", message, expr.span, help="name their kind, such as `h100(nodes=2)`")
+            return None
+    found = [cluster for _, cluster in sides if cluster is not None]
+    return Cluster(tuple(part for c in found for part in c.parts)) if len(found) == len(sides) else None
 
 
 def _head(expr: ast.Expr) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from hypothesis import strategies as st
 
 from shardflow.compiler.search.decision import Kind, Layout
-from shardflow.compiler.search.instance import Area, Candidate, Instance, Moved, Room, Spread
+from shardflow.compiler.search.instance import Area, Candidate, Instance, Moved, Request, Room, Spread
 from shardflow.compiler.search.problem import ModelSpec, PhaseSpec, Problem
 from shardflow.compiler.search.workload import Workload
 
@@ -66,7 +66,14 @@ def instances(draw: st.DrawFn) -> Instance:
     rooms = [Room(n, s) for n, k in enumerate(kinds) for s in (1, 2, 4) if s <= k]
     rooms += [Room(len(kinds), x.devices) for x in spans]
     choices = {x.name: {r: found for r in rooms if (found := draw(_candidates(r.devices)))} for x in what.phases}
-    return Instance(what, areas, choices, moved, slots=draw(st.sampled_from([1, 2, 3, 4])), spans=spans)
+    asked = tuple(draw(st.lists(_requests(what), max_size=2)))
+    return Instance(what, areas, choices, moved, asked, draw(st.sampled_from([1, 2, 3, 4])), spans)
+
+
+def _requests(what: Problem) -> st.SearchStrategy[Request]:
+    """Lines that ask for a degree of a phase."""
+    names = st.sampled_from([x.name for x in what.phases])
+    return st.builds(lambda n, tp: Request(f"{n} tp={tp}", (n,), degrees={"tp": tp}), names, st.sampled_from([1, 2]))
 
 
 def _candidates(size: int) -> st.SearchStrategy[tuple[Candidate, ...]]:
@@ -114,6 +121,8 @@ def _has_room(instance: Instance, rooms: Sequence[Room]) -> bool:
 
 
 def _is_legal(instance: Instance, chosen: Chosen) -> bool:
+    if not all(r.allows(chosen[name][2].layout) for r in instance.requests for name in r.phases):
+        return False
     for holder, other in instance.problem.sharing():
         if chosen[holder][0] != chosen[other][0] or chosen[holder][2].key != chosen[other][2].key:
             return False

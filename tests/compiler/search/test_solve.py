@@ -11,7 +11,7 @@ from .instances import best_period, instances
 pytest.importorskip("ortools")
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
 @given(instances())
 def test_it_finds_what_trying_everything_finds(instance: Instance) -> None:
     found, best = solve(instance, Effort(gap=0.0)), best_period(instance)
