@@ -1,6 +1,7 @@
 """Sampling and training run at the same time where their ranks are apart and the draw is stale."""
 
 import argparse
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -47,6 +48,42 @@ def meeting(world: World, plan: bytes, args: argparse.Namespace) -> None:
         run_plan(plan, args, world)
     finally:
         HANDLERS.update(before)
+
+
+def scoring(world: World, plan: bytes, args: argparse.Namespace) -> None:
+    """Run a plan in which the update of a step and the reference's scoring of the next wait for each other to begin."""
+    store = world.store
+    assert store is not None
+    before = dict(HANDLERS)
+
+    def update(i: Instruction, env: Env) -> Any:
+        if env.step.number < STEPS - 1:
+            store.set(f"update {env.step.number}", "")
+            store.wait([f"score {env.step.number}"])
+        return before["update"](i, env)
+
+    def logprobs(i: Instruction, env: Env) -> Any:
+        if i.attrs["model"] == "ref" and env.step.number > 0:
+            store.set(f"score {env.step.number - 1}", "")
+            store.wait([f"update {env.step.number - 1}"])
+        return before["logprobs"](i, env)
+
+    HANDLERS.update(update=update, logprobs=logprobs)
+    try:
+        run_plan(plan, args, world)
+    finally:
+        HANDLERS.update(before)
+
+
+def test_a_step_and_the_scoring_of_the_next_run_at_the_same_time(workshop: Workshop, pool: Pool) -> None:
+    placed = PLACED.replace("async_tis", "grpo").replace(
+        "    policy.generate", "    ref on nodes[1]\n    policy.generate"
+    )
+    stale = re.sub(
+        r"(flow grpo\(.*?policy\.generate\([^)]*)\)", r"\1, max_staleness=2)", TEXT, count=1, flags=re.DOTALL
+    )
+    plan = compiled(workshop.folder, stale + placed, "grpo", 2, data="d.jsonl")
+    pool.run(scoring, encode(plan), workshop.options(steps=STEPS), ranks=2)
 
 
 def test_a_step_and_the_draw_of_a_later_one_run_at_the_same_time(workshop: Workshop, pool: Pool) -> None:
