@@ -39,6 +39,13 @@ def test_what_runs_ahead_waits_for_nothing_of_the_step() -> None:
     assert after(found)["policy.logprobs"] == set() and after(found)["policy.update"] == {"policy.logprobs"}
 
 
+def test_scoring_behind_a_stale_draw_waits_for_nothing_of_the_step(bench: Workbench) -> None:
+    text = flow("model ref = frozen(policy)\nmetric kl = mean(rollout.logprobs - ref.logprobs(rollout))")
+    found = problem_of(bench.plan(text.replace("n=4,", "n=4, max_staleness=2,")))
+    assert {x.name: x.ahead for x in found.phases} == {"policy.generate": 2, "ref.logprobs": 1, "policy.update": 0}
+    assert not any(after(found).values())
+
+
 def test_what_reads_the_old_version_comes_before_the_update(bench: Workbench) -> None:
     found = problem_of(bench.plan(flow("metric entropy = mean(policy.entropy(rollout))")))
     assert "policy.entropy" in after(found)["policy.update"]
