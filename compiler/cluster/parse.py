@@ -10,7 +10,10 @@ from .files import read_cluster
 from .local import local_cluster
 from .presets import device_named
 
-FORMS = "`16xH100` (devices), `2x8xH100` (nodes × devices), a device such as `h100`, `local`, sums such as `16xH100+8xA100`, or a .toml file"
+FORMS = (
+    "`16xH100` (devices), `2x8xH100` (nodes × devices), a device such as `h100`, `local`, "
+    "sums such as `16xH100+8xA100`, or a .toml file"
+)
 
 
 def parse_cluster(text: str, declared: Sequence[str] = ()) -> Cluster:

@@ -29,9 +29,10 @@ Key = tuple[str, int, Room, int]
 class Program:
     """A model under construction, and its variables. unit: seconds of a unit of time.
 
-    choice: by Key; by_phase: the same. on: (phase, slot). room: (slot, what it takes; None: nothing). moving: of a generation, how long its
-    weights take. guards: the literals that switch on what a request asks for, by the request's number. firsts: the
-    first rank of each slot, where requests name ranks. slot: of each phase, where that is settled.
+    choice: by Key; by_phase: the same. on: (phase, slot). room: (slot, what it takes; None: nothing). moving: of a
+    generation, how long its weights take. guards: the literals that switch on what a request asks for, by the
+    request's number. firsts: the first rank of each slot, where requests name ranks. slot: of each phase, where that
+    is settled.
     """
 
     instance: Instance

@@ -36,6 +36,10 @@ PASSING: dict[Kind, dict[str, float]] = {
 }
 
 
+def _h100s(name: str, first: int, devices: int, nodes: int) -> Slot:
+    return Slot(name, first, devices, nodes, "h100", USABLE)
+
+
 def phase(
     name: str,
     kind: Kind,
@@ -168,7 +172,7 @@ def _ppo_shared() -> Decision:
         rows(judge, critic, "ref.logprobs", "critic.update", 37.9, 4.2),
         rows(critic, actor, "critic.values", "policy.update", 32.4, 8.4),
     )
-    slots = (Slot(actor, 0, 32, 4, "h100", USABLE), Slot(critic, 32, 16, 2, "h100", USABLE), Slot(judge, 48, 16, 2, "h100", USABLE))
+    slots = (_h100s(actor, 0, 32, 4), _h100s(critic, 32, 16, 2), _h100s(judge, 48, 16, 2))
     return _decision("ppo", 64, 72.5, slots=slots, phases=phases, transfers=transfers, operators=OPERATORS)
 
 
@@ -204,7 +208,7 @@ def _ppo_apart() -> Decision:
         Operator("reward", "rewards.blend", "controller", ("scorer.score", "policy.generate")),
         Operator("adv", "std.scan.gae", critic, ("critic.values", "ref.logprobs", "reward")),
     )
-    slots = (Slot(sampler, 0, 24, 3, "h100", USABLE), Slot(trainer, 24, 32, 4, "h100", USABLE), Slot(critic, 56, 8, 1, "h100", USABLE))
+    slots = (_h100s(sampler, 0, 24, 3), _h100s(trainer, 24, 32, 4), _h100s(critic, 56, 8, 1))
     parts = {"slots": slots, "phases": phases, "transfers": transfers, "operators": operators}
     return _decision("async_ppo", 64, 39.0, 1, **parts)
 
@@ -231,7 +235,7 @@ def grpo() -> Decision:
         Transfer("sleep", "policy", every, "host", 7 * GB, 0.3, 14.9, 15.2, "ref.logprobs", ("policy.generate",)),
     )
     operators = (Operator("reward", "rewards.exact_match", every, ("policy.generate",)),)
-    slots = (Slot(every, 0, 16, 2, "h100", USABLE),)
+    slots = (_h100s(every, 0, 16, 2),)
     return _decision("grpo", 16, 30.2, slots=slots, phases=phases, transfers=transfers, operators=operators)
 
 
@@ -258,7 +262,7 @@ def async_grpo() -> Decision:
         rows(sampler, trainer, "policy.generate", "policy.logprobs", 20.3, 12.6),
     )
     operators = (Operator("reward", "rewards.exact_match", "controller", ("policy.generate",)),)
-    slots = (Slot(sampler, 0, 8, 1, "h100", USABLE), Slot(trainer, 8, 8, 1, "h100", USABLE))
+    slots = (_h100s(sampler, 0, 8, 1), _h100s(trainer, 8, 8, 1))
     parts = {"slots": slots, "phases": phases, "transfers": transfers, "operators": operators}
     return _decision("async_grpo", 16, 20.8, 1, **parts)
 
