@@ -6,7 +6,7 @@ reduction over rows that lie apart gives partial statistics, and an `all_reduce`
 `gather` before it and an `own` behind it. A group never lies apart: its root row is on one rank.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -31,19 +31,15 @@ def lay_out(plan: p.Plan, placement: Placement) -> p.Plan:
     layer.block(plan.program, step)
     fields = layer.fields.settled()
     program = finished(step.block, fields)
-    later = [finished(q.scope.block, fields) for a, q in zip(plan.ahead, queued, strict=True) if a.source]
-    inner = [x for block in (program, *later) for i in block for x in i.walk()]
-    read = {r for x in inner for r in x.reads}
-    joined = {(x.attrs["axis"], x.mesh, x.layout) for x in inner if x.op == "move" and x.attrs["deal"] == "known"}
     ahead = tuple(
         p.Ahead(
             a.staleness,
             finished(q.scope.block[: q.drawn], fields),
-            tuple(c for c, axis, s in q.kept(plan) if c in read or (axis, s.mesh, s.layout) in joined),
+            q.wanted([*program, *_behind(plan.ahead[n + 1 :], queued[n + 1 :], fields)], plan),
             finished(q.scope.block[q.drawn :], fields),
             a.source,
         )
-        for a, q in zip(plan.ahead, queued, strict=True)
+        for n, (a, q) in enumerate(zip(plan.ahead, queued, strict=True))
     )
     every = [*program, *(i for a in ahead for i in (*a.program, *a.exchange))]
     meshes = _meshes(every, [world, *layer.holdings.spots(), *placement.spots.values()], world)
@@ -88,6 +84,13 @@ class _Queued:
         """
         return [(copy, plan.root(self.scope.made[name].axis) or "", s) for (name, s), copy in self._copies()]
 
+    def wanted(self, later: Iterable[p.Instruction], plan: p.Plan) -> tuple[str, ...]:
+        """The copies that instructions after the queue read, or to whose rows they move others."""
+        inner = [x for i in later for x in i.walk()]
+        read = {r for x in inner for r in x.reads}
+        joined = {(x.attrs["axis"], x.mesh, x.layout) for x in inner if x.op == "move" and x.attrs["deal"] == "known"}
+        return tuple(c for c, axis, s in self.kept(plan) if c in read or (axis, s.mesh, s.layout) in joined)
+
     def hand_over(self, step: Scope, plan: p.Plan) -> None:
         """Make what comes out of the queue known to the step."""
         for (name, site), copy in self._copies():
@@ -95,6 +98,15 @@ class _Queued:
             step.copies[name, site] = copy
             step.used.add(copy)
         step.dealt |= {(axis, site) for _, axis, site in self.kept(plan) if site.is_dealt}
+
+
+def _behind(
+    ahead: Iterable[p.Ahead], queued: Iterable[_Queued], fields: Mapping[str, set[str]]
+) -> Iterator[p.Instruction]:
+    """The instructions of those blocks that make more of draws in a queue."""
+    for each, q in zip(ahead, queued, strict=True):
+        if each.source:
+            yield from finished(q.scope.block, fields)
 
 
 def _after(queued: Iterable[_Queued], plan: p.Plan) -> Scope:
