@@ -22,6 +22,9 @@ THREADS = ("generate", "forward", "train", "transfer")
 ROWS = len(THREADS) + 1
 """The first of those threads."""
 
+APART = 1000
+"""Threads of process p are p × APART + 1, and so on: one with its process's number would be called its main thread."""
+
 COLOURS = {
     "generate": "thread_state_running",
     "forward": "thread_state_runnable",
@@ -38,10 +41,10 @@ Lanes = dict[tuple[str, int, float], int]
 
 
 def trace_json(result: Result, decision: Decision) -> str:
-    """The trace as a JSON file."""
+    """The trace as a JSON file. Letters stand as they are, because Perfetto shows their escapes as written."""
     shown = {"flow": decision.flow, "cluster": decision.cluster, "staleness": decision.staleness}
     trace = {"traceEvents": trace_events(result, decision), "displayTimeUnit": "ms", "otherData": shown}
-    return json.dumps(trace, indent=1) + "\n"
+    return json.dumps(trace, indent=1, ensure_ascii=False) + "\n"
 
 
 def trace_events(result: Result, decision: Decision) -> list[Event]:
@@ -52,7 +55,7 @@ def trace_events(result: Result, decision: Decision) -> list[Event]:
         *_spans(result.ran, processes, lanes),
         *_spans(result.lost, processes, lanes, lost=True),
         *_arrows(result.ran, processes, lanes),
-        *_memory(result.ran, decision, processes),
+        *_memory(sorted((*result.ran, *result.lost), key=lambda r: r.start), decision, processes),
         *_run(result),
     ]
     used = {(e["pid"], e["tid"]) for e in events if e["ph"] == "X"}
@@ -65,16 +68,17 @@ def trace_events(result: Result, decision: Decision) -> list[Event]:
 def _names(decision: Decision, processes: dict[str, int], used: set[tuple[int, int]]) -> Iterator[Event]:
     yield _meta("process_name", RUN, 0, name="run")
     yield _meta("process_sort_index", RUN, 0, sort_index=RUN)
-    yield _meta("thread_name", RUN, 1, name="steps")
-    yield _meta("thread_name", RUN, 2, name="commits and restarts")
+    for thread, name in enumerate(("steps", "commits and restarts", "failures"), 1):
+        yield _meta("thread_name", RUN, thread, name=name)
     for slot in decision.slots:
         number = processes[slot.name]
         on = f"devices {slot.first}–{slot.first + slot.devices - 1}" if slot.devices > 1 else f"device {slot.first}"
         yield _meta("process_name", number, 0, name=f"{slot.name} ({on})")
         yield _meta("process_sort_index", number, 0, sort_index=number)
         for thread in sorted(t for p, t in used if p == number):
-            yield _meta("thread_name", number, thread, name=THREADS[thread - 1] if thread < ROWS else "rows")
-            yield _meta("thread_sort_index", number, thread, sort_index=thread)
+            kind = thread - number * APART
+            yield _meta("thread_name", number, thread, name=THREADS[kind - 1] if kind < ROWS else "rows")
+            yield _meta("thread_sort_index", number, thread, sort_index=kind)
 
 
 def _meta(kind: str, process: int, thread: int, **args: Any) -> Event:
@@ -96,10 +100,10 @@ def _key(r: Ran) -> tuple[str, int, float]:
     return r.task.name, r.period, r.start
 
 
-def _thread(r: Ran, lanes: Lanes) -> int:
-    if _key(r) in lanes:
-        return ROWS - 1 + lanes[_key(r)]
-    return 1 + THREADS.index(_kind(r))
+def _place(r: Ran, process: int, lanes: Lanes) -> Event:
+    """Where something is shown in a process."""
+    kind = ROWS - 1 + lanes[_key(r)] if _key(r) in lanes else 1 + THREADS.index(_kind(r))
+    return {"pid": process, "tid": process * APART + kind}
 
 
 def _kind(r: Ran) -> str:
@@ -115,10 +119,8 @@ def _spans(ran: Sequence[Ran], processes: dict[str, int], lanes: Lanes, lost: bo
                 "name": r.task.name.partition(" #")[0],
                 "cat": "lost" if lost else r.task.kind,
                 "cname": COLOURS["lost" if lost else _kind(r)],
-                "pid": processes[slot],
-                "tid": _thread(r, lanes),
-                "ts": _micro(r.start),
-                "dur": _micro(r.end) - _micro(r.start),
+                **_place(r, processes[slot], lanes),
+                **_lasts(r.start, r.end),
                 "args": {"step": r.step, "period": r.period, **_said(r.task.of)},
             }
 
@@ -134,9 +136,9 @@ def _arrows(ran: Sequence[Ran], processes: dict[str, int], lanes: Lanes) -> Iter
     moves = [r for r in ran if isinstance(r.task.of, Transfer) and len(r.task.places) == 2]
     for number, r in enumerate(moves, 1):
         source, target = (processes[s] for s in r.task.places)
-        common = {"name": r.task.kind, "cat": "flow", "id": number, "tid": _thread(r, lanes)}
-        yield {"ph": "s", **common, "pid": source, "ts": _micro(r.start)}
-        yield {"ph": "f", "bp": "e", **common, "pid": target, "ts": _micro((r.start + r.end) / 2)}
+        common = {"name": r.task.kind, "cat": "flow", "id": number}
+        yield {"ph": "s", **common, **_place(r, source, lanes), "ts": _micro(r.start)}
+        yield {"ph": "f", "bp": "e", **common, **_place(r, target, lanes), "ts": _micro((r.start + r.end) / 2)}
 
 
 def _memory(ran: Sequence[Ran], decision: Decision, processes: dict[str, int]) -> Iterator[Event]:
@@ -154,22 +156,26 @@ def _memory(ran: Sequence[Ran], decision: Decision, processes: dict[str, int]) -
 def _held(process: int, at: float, resident: float, kinds: Sequence[str], extra: dict[str, float]) -> Event:
     shown = {"resident": resident, **{k: extra.get(k, 0.0) for k in kinds}}
     gib = {k: round(v / 2**30, 3) for k, v in shown.items()}
-    return {"ph": "C", "name": "memory of a device (GiB)", "pid": process, "tid": 0, "ts": _micro(at), "args": gib}
+    return {"ph": "C", "name": "memory (GiB)", "pid": process, "tid": 0, "ts": _micro(at), "args": gib}
 
 
 def _run(result: Result) -> Iterator[Event]:
     """Steps, commits, restarts and failures, and how many batches wait."""
     for step in result.steps:
-        yield {"ph": "i", "s": "p", "name": f"step {step.number}", "pid": RUN, "tid": 1, "ts": _micro(step.end)}
+        yield {"ph": "i", "s": "t", "name": f"step {step.number}", "pid": RUN, "tid": 1, "ts": _micro(step.end)}
     for i in result.incidents:
-        event = {"name": i.kind, "cat": i.kind, "pid": RUN, "tid": 2, "ts": _micro(i.start), "args": {"step": i.step}}
+        event = {"name": i.kind, "cat": i.kind, "pid": RUN, "args": {"step": i.step}}
         if i.kind == "failure":
-            yield {"ph": "i", "s": "g", **event}
+            yield {"ph": "i", "s": "t", **event, "tid": 3, "ts": _micro(i.start)}
         else:
-            yield {"ph": "X", "dur": _micro(i.end) - _micro(i.start), **event}
+            yield {"ph": "X", **event, "tid": 2, **_lasts(i.start, i.end)}
     for at, level in queued(result.ran):
-        counted = {"batches": level}
-        yield {"ph": "C", "name": "batches that wait", "pid": RUN, "tid": 0, "ts": _micro(at), "args": counted}
+        yield {"ph": "C", "name": "waiting", "pid": RUN, "tid": 0, "ts": _micro(at), "args": {"batches": level}}
+
+
+def _lasts(start: float, end: float) -> Event:
+    """When a span begins and how long it lasts, both in whole nanoseconds: neighbours meet, and never overlap."""
+    return {"ts": _micro(start), "dur": round(_micro(end) - _micro(start), 3)}
 
 
 def _micro(seconds: float) -> float:

@@ -1,7 +1,12 @@
-"""Hand-made decisions to simulate: PPO on one slot and split in two, GRPO split, and any staleness."""
+"""Hand-made decisions to simulate: PPO on one slot and split in two, GRPO split, and any staleness. And how."""
 
+from shardflow.compiler.cluster import parse_cluster
+from shardflow.compiler.cost import Generate, Lengths
+from shardflow.compiler.cost import Layout as Split
 from shardflow.compiler.search.decision import Decision, Layout, Memory, Operator, Phase, Slot, Transfer
 from shardflow.compiler.search.decision import Kind as PhaseKind
+from shardflow.compiler.shapes import KNOWN
+from shardflow.compiler.simulation import Durations, Options, Replicas, Result, Simulation
 
 GIB = 2.0**30
 
@@ -107,3 +112,18 @@ def split(
     )
     transfers = (weights("train", "rollout", moved, move),)
     return decision(phases, transfers, period, makespan, staleness, flow="grpo")
+
+
+def simulated(made: Decision, durations: Durations | None = None, **options: float | bool | None) -> Result:
+    asked = Options(**options)  # type: ignore[arg-type]
+    return Simulation(made, asked, durations or Durations()).run()
+
+
+def engines(
+    spread: float = 0.8, devices: int = 64, sequences: int = 2048, maximum: int = 4096, slots: int = 1024
+) -> Replicas:
+    """Llama-3.1-8B with tp=2, and responses of 512 tokens in the mean."""
+    lengths = Lengths.fixed(512) if spread == 0 else Lengths(512, maximum, spread)
+    work = Generate(sequences, 256, lengths, shared=8, slots=slots)
+    part = parse_cluster(f"{devices}xH100").slice()
+    return Replicas(KNOWN["llama-3.1-8b"], work, Split(tp=2, dp=devices // 2), part)

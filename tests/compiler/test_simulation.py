@@ -1,52 +1,28 @@
 """The simulator: its steps are the decision's, its order is legal, its tails and failures follow the formulas."""
 
-import json
 import math
 from collections import defaultdict
 from itertools import pairwise
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
-from shardflow.compiler.cluster import parse_cluster
-from shardflow.compiler.cost import Generate, Layout, Lengths
+from shardflow.compiler.cost import Lengths
 from shardflow.compiler.cost.queue import profile_of
-from shardflow.compiler.search.decision import Decision, Phase, Transfer
-from shardflow.compiler.shapes import KNOWN
+from shardflow.compiler.search.decision import Decision, Phase
 from shardflow.compiler.simulation import (
     Durations,
     Options,
-    Replicas,
     Result,
-    Simulation,
     sampled,
-    trace_events,
-    trace_json,
 )
 from shardflow.compiler.simulation.events import Ran
 from shardflow.compiler.simulation.scaling import rate_ticks
 
-from .simulated import decision, phase, ppo, split, weights
+from .simulated import decision, engines, phase, ppo, simulated, split, weights
 
 EXACT = 1e-9
-
-
-def simulated(made: Decision, durations: Durations | None = None, **options: float | bool | None) -> Result:
-    asked = Options(**options)  # type: ignore[arg-type]
-    return Simulation(made, asked, durations or Durations()).run()
-
-
-def engines(
-    spread: float = 0.8, devices: int = 64, sequences: int = 2048, maximum: int = 4096, slots: int = 1024
-) -> Replicas:
-    """Llama-3.1-8B with tp=2, and responses of 512 tokens in the mean."""
-    lengths = Lengths.fixed(512) if spread == 0 else Lengths(512, maximum, spread)
-    work = Generate(sequences, 256, lengths, shared=8, slots=slots)
-    part = parse_cluster(f"{devices}xH100").slice()
-    return Replicas(KNOWN["llama-3.1-8b"], work, Layout(tp=2, dp=devices // 2), part)
 
 
 # ---------------------------------------------------------------- the decision's own times
@@ -361,88 +337,7 @@ def test_impossible_options_are_refused(options: dict[str, float], said: str) ->
         Options(**options)  # type: ignore[arg-type]
 
 
-# ---------------------------------------------------------------- trace
-
-COMMON = {"ph", "name", "pid", "tid", "ts"}
-FIELDS = {
-    "M": {"args"},
-    "X": {"dur", "cat"},
-    "s": {"id", "cat"},
-    "f": {"id", "cat", "bp"},
-    "C": {"args"},
-    "i": {"s"},
-}
-"""Fields of each kind of event, from the trace-event format."""
-
-
-def traced() -> tuple[Decision, Result]:
-    made = rowed()
-    durations = Durations(4, {"policy.generate": engines()})
-    return made, simulated(made, durations, steps=9, mtbf=100.0, save_every=2, restart=5.0, commit=1.0)
-
-
-def rowed() -> Decision:
-    """The split GRPO with rows that travel, longer than a phase, so that they overlap."""
-    rows = Transfer("rows", "policy", "rollout", "train", 1e6, 30.0, 20.0, 50.0, "ref.logprobs", ("policy.generate",))
-    back = Transfer("rows", "ref", "train", "rollout", 1e6, 4.0, 3.0, 7.0, "policy.update", ("ref.logprobs",))
-    return replace(split(2), transfers=(*split(2).transfers, rows, back))
-
-
-def test_trace_events_have_the_fields_of_the_format() -> None:
-    made, result = traced()
-    trace = json.loads(trace_json(result, made))
-    assert set(trace) == {"traceEvents", "displayTimeUnit", "otherData"} and trace["displayTimeUnit"] in ("ms", "ns")
-    kinds = {e["ph"] for e in trace["traceEvents"]}
-    assert kinds == set(FIELDS)
-    for event in trace["traceEvents"]:
-        assert set(event) >= COMMON | FIELDS[event["ph"]], event
-        assert isinstance(event["pid"], int) and isinstance(event["tid"], int) and event["ts"] >= 0
-        assert event.get("dur", 0) >= 0
-        if event["ph"] == "C":
-            assert event["args"] and all(isinstance(v, int | float) and v >= 0 for v in event["args"].values())
-
-
-def test_trace_events_are_in_order_and_their_places_have_names() -> None:
-    made, result = traced()
-    events = trace_events(result, made)
-    timed = [e["ts"] for e in events if e["ph"] != "M"]
-    assert timed == sorted(timed)
-    named = {(e["name"], e["pid"], e["tid"]) for e in events if e["ph"] == "M"}
-    assert all(("process_name", e["pid"], 0) in named for e in events)
-    assert all(("thread_name", e["pid"], e["tid"]) in named for e in events if e["ph"] == "X")
-    assert events[0]["ph"] == "M" and {e["pid"] for e in events} == {0, 1, 2}
-
-
-def test_spans_of_a_thread_don_t_overlap() -> None:
-    made, result = traced()
-    threads: dict[tuple[int, int], list[dict[str, Any]]] = defaultdict(list)
-    for e in trace_events(result, made):
-        if e["ph"] == "X":
-            threads[e["pid"], e["tid"]].append(e)
-    for spans in threads.values():
-        for one, two in pairwise(sorted(spans, key=lambda e: (e["ts"], e["dur"]))):
-            assert two["ts"] >= one["ts"] + one["dur"] - 0.01
-
-
-def test_flow_arrows_match_and_lie_in_spans() -> None:
-    made, result = traced()
-    events = trace_events(result, made)
-    ends = {kind: {e["id"]: e for e in events if e["ph"] == kind} for kind in "sf"}
-    assert ends["s"].keys() == ends["f"].keys() and ends["s"]
-    assert len([e for e in events if e["ph"] == "s"]) == len(ends["s"])
-    spans = [e for e in events if e["ph"] == "X"]
-    for number, begin in ends["s"].items():
-        end = ends["f"][number]
-        assert begin["pid"] != end["pid"] and begin["ts"] <= end["ts"]
-        for e in (begin, end):
-            here = [x for x in spans if (x["pid"], x["tid"]) == (e["pid"], e["tid"])]
-            assert any(x["ts"] <= e["ts"] <= x["ts"] + x["dur"] for x in here)
-
-
-def test_memory_counters_follow_the_phases() -> None:
-    made, result = traced()
-    held = [e for e in trace_events(result, made) if e["ph"] == "C" and e["pid"] == 2]
-    assert {sum(e["args"].values()) for e in held} == {20.0, 25.0}
+# ---------------------------------------------------------------- scaling
 
 
 @pytest.mark.parametrize(
