@@ -45,7 +45,7 @@ def decided(decision: Decision, links: Iterable[Link] = ()) -> Scene:
     """
     edges = tuple(_edges(decision, tuple(links)))
     nodes = (*_phases(decision, edges), *_operators(decision))
-    lanes = [Lane(s.name, lane_caption(s), lane_memory(decision, s.name)) for s in decision.slots]
+    lanes = [Lane(s.name, lane_caption(decision, s), lane_memory(decision, s.name)) for s in decision.slots]
     if any(n.lane == CONTROLLER for n in nodes):
         lanes.append(Lane(CONTROLLER, ("one process", "beside the ranks")))
     return Scene(

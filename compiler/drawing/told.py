@@ -55,12 +55,13 @@ def notes(decision: Decision) -> tuple[str, ...]:
 # ---------------------------------------------------------------- lanes
 
 
-def lane_caption(slot: Slot) -> tuple[str, ...]:
-    """How many devices a slot has, which, and on how many nodes."""
+def lane_caption(decision: Decision, slot: Slot) -> tuple[str, ...]:
+    """How many devices a slot has, which, and on how many nodes; what they are, where others are something else."""
     last = slot.first + slot.devices - 1
     ranks = f"rank {slot.first}" if slot.devices == 1 else f"ranks {slot.first}–{last}"
     own = () if slot.name.replace(" ", "") == ranks.replace("–", "-").replace(" ", "") else (ranks,)
-    return (counted(slot.devices, "device"), counted(slot.nodes, "node"), *own)
+    kind = f" ({slot.device})" if len({s.device for s in decision.slots}) > 1 else ""
+    return (counted(slot.devices, "device"), counted(slot.nodes, "node") + kind, *own)
 
 
 def lane_memory(decision: Decision, slot: str) -> Parts:

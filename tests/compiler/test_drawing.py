@@ -84,6 +84,16 @@ def test_the_header_has_the_numbers_of_the_decision() -> None:
     assert facts["Gap"] == "at most 4.2 %" and facts["Staleness"] == "none, synchronous"
 
 
+def test_lanes_say_what_their_devices_are_only_where_those_differ() -> None:
+    made = ppo(1)
+    assert not any("h100" in line for lane in decided(made).lanes for line in lane.caption)
+    first, *others = made.slots
+    mixed = replace(made, slots=(replace(first, device="a100_80"), *others))
+    captions = [lane.caption[1] for lane in decided(mixed).lanes if lane.name != "controller"]
+    assert captions[0].endswith(" (a100_80)") and all(c.endswith(" (h100)") for c in captions[1:]) and captions[1:]
+    assert faults(decided(mixed), lay_out(decided(mixed))) == []
+
+
 def test_a_gap_says_what_was_proven() -> None:
     def gap(**changed: float) -> str:
         facts = decided(replace(ppo(), **changed)).facts
@@ -181,7 +191,7 @@ def test_links_of_a_plan_have_the_names_of_a_decision(bench: Workbench) -> None:
     assert found["policy.generate", "reward"] == 0 and found["reward", "policy.update"] == 0
     assert found["critic.values", "critic.update"] == 0
     stale = flow().replace("max_new_tokens=32", "max_new_tokens=32, max_staleness=2")
-    assert ("policy.generate", "reward", 2) in [(x.source, x.target, x.queued) for x in links(bench.plan(stale))]
+    assert ("policy.generate", "reward", 1) in [(x.source, x.target, x.queued) for x in links(bench.plan(stale))]
 
 
 def test_a_placement_that_is_searched_for_is_drawn_without_a_fault(bench: Workbench) -> None:
