@@ -8,7 +8,6 @@
   let shown = null;
   let closed = null; // where the pointer was when details were closed: what lies below there keeps quiet
 
-
   const edges = [...document.querySelectorAll(".edge")];
   const title = (card) => document.querySelector(`#${card} h3 span`).textContent;
 
@@ -92,13 +91,34 @@
   });
 
   // Names of lanes stay in sight when a figure is moved sideways.
-  for (const box of document.querySelectorAll(".scroll")) {
+  function hold(box) {
     const svg = box.querySelector("svg");
-    box.addEventListener("scroll", () => {
-      const scale = svg.viewBox.baseVal.width / svg.getBoundingClientRect().width;
-      const by = `translate(${box.scrollLeft * scale} 0)`;
-      for (const g of svg.querySelectorAll(".headings")) g.setAttribute("transform", by);
-      box.classList.toggle("moved", box.scrollLeft > 4);
-    }, { passive: true });
+    const scale = svg.viewBox.baseVal.width / svg.getBoundingClientRect().width;
+    for (const g of svg.querySelectorAll(".headings")) g.setAttribute("transform", `translate(${box.scrollLeft * scale} 0)`);
+    box.classList.toggle("moved", box.scrollLeft > 4);
   }
+
+  // A figure is as wide as a small window, until it is asked for in its actual size; the style knows which is first.
+  function sized(figure) {
+    const box = figure.querySelector(".scroll");
+    const svg = box.querySelector("svg");
+    const button = figure.querySelector(".size");
+    const fits = () => parseFloat(getComputedStyle(svg).minWidth) === 0;
+    const least = parseFloat(svg.style.getPropertyValue("--natural")) * 0.86;
+    function tell() {
+      button.hidden = least <= box.clientWidth;
+      button.textContent = fits() ? "Actual size" : "Fit to window";
+      button.setAttribute("aria-label", `${button.textContent}, ${button.dataset.name}`);
+      hold(box);
+    }
+    button.addEventListener("click", () => {
+      const actual = fits();
+      figure.classList.toggle("actual", actual);
+      figure.classList.toggle("fit", !actual);
+      tell();
+    });
+    box.addEventListener("scroll", () => hold(box), { passive: true });
+    new ResizeObserver(tell).observe(box);
+  }
+  for (const figure of document.querySelectorAll("figure")) sized(figure);
 })();

@@ -68,7 +68,9 @@ def _figures(scene: Scene, handles: Handles) -> Markup:
 
 
 def _figure(name: str, says: str, inner: Markup, w: float, h: float) -> Markup:
-    """A figure that grows with the window up to a point, and can be moved sideways where the window is narrow."""
+    """A figure that grows with the window up to a point. In a narrow one it is as wide as the window, and small; or of
+    its actual size, and can be moved sideways: a button changes that. The script shows it where there is a difference.
+    """
     drawn = tag(
         "svg",
         inner,
@@ -79,7 +81,8 @@ def _figure(name: str, says: str, inner: Markup, w: float, h: float) -> Markup:
         aria_label=says,
     )
     moved = tag("div", drawn, class_="scroll", role="region", aria_label=f"{name}, can be moved sideways", tabindex="0")
-    return tag("figure", tag("figcaption", tag("h2", name), tag("span", says)), moved)
+    button = tag("button", "Actual size", type="button", class_="size", hidden="", data_name=name)
+    return tag("figure", tag("figcaption", tag("h2", name), tag("span", says), button), moved)
 
 
 def _graph_says(scene: Scene) -> str:

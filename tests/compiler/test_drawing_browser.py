@@ -193,15 +193,64 @@ def test_the_page_is_never_wider_than_the_window(show: Any, width: int) -> None:
     assert s.page.evaluate("document.documentElement.scrollWidth") <= width
     size = s.page.evaluate("parseFloat(getComputedStyle(document.documentElement).fontSize)")
     assert 15 <= size <= 22
-    svg = s.page.locator("figure svg").first
-    natural = float(svg.get_attribute("viewBox").split()[2])
-    assert 0.855 <= svg.bounding_box()["width"] / natural <= 2.4, "letters are never smaller than 9 pixels, nor huge"
+
+
+SCALE = """() => [...document.querySelectorAll('figure svg')].map((s) =>
+  s.getBoundingClientRect().width / s.viewBox.baseVal.width)"""
+SIDEWAYS = "() => [...document.querySelectorAll('.scroll')].map((b) => b.scrollWidth > b.clientWidth)"
+
+
+@pytest.mark.parametrize("width", [375, 768, 1280, 3840])
+def test_letters_of_the_actual_size_are_never_too_small_nor_huge(show: Any, width: int) -> None:
+    s = show(width=width)
+    for button in s.page.locator(".size:visible").all():
+        if button.inner_text() == "Actual size":
+            button.click()
+    assert [f for f in s.page.evaluate(SCALE) if not 0.855 <= f <= 2.4] == []
+
+
+def test_a_narrow_window_shows_whole_figures_until_they_are_asked_for_in_their_size(show: Any) -> None:
+    s = show(width=375, height=700, has_touch=True)
+    assert s.page.evaluate(SIDEWAYS) == [False, False]
+    s.page.get_by_role("button", name="Actual size, Placement").tap()
+    assert s.page.evaluate(SIDEWAYS) == [True, False]
+    s.page.evaluate("document.querySelector('.scroll').scrollLeft = 300")
+    s.page.wait_for_selector(".scroll.moved")
+    s.page.get_by_role("button", name="Fit to window, Placement").tap()
+    assert s.page.evaluate(SIDEWAYS) == [False, False]
+    s.page.wait_for_function("!document.querySelector('.scroll').classList.contains('moved')")
+    assert s.page.locator(".headings").first.get_attribute("transform") == "translate(0 0)"
+
+
+def test_a_tap_on_a_small_phase_shows_its_details(show: Any) -> None:
+    s = show(width=375, height=700, has_touch=True)
+    s.thing("policy.update").tap()
+    assert s.told.is_visible() and "29.1 of 74 GB" in s.told.inner_text()
+    s.told.get_by_role("button", name="Close").tap()
+    assert s.told.is_hidden()
+
+
+@pytest.mark.parametrize(("width", "shown"), [(375, 2), (768, 2), (1920, 0)])
+def test_the_size_can_be_chosen_where_the_window_is_too_narrow_for_it(show: Any, width: int, shown: int) -> None:
+    s = show(width=width)
+    assert s.page.locator(".size:visible").count() == shown
+    s.page.set_viewport_size({"width": 1920, "height": 900})
+    s.page.wait_for_function("!document.querySelector('.size:not([hidden])')")
+
+
+def test_what_a_page_is_used_with_is_large_enough_to_be_hit(show: Any) -> None:
+    s = show(width=375, height=700, has_touch=True)
+    s.thing("policy.update").tap()
+    for each in s.page.locator("button:visible, summary").all():
+        box = each.bounding_box()
+        assert min(box["width"], box["height"]) >= 24, each.inner_text()
 
 
 def test_names_of_lanes_stay_where_a_figure_is_moved(show: Any) -> None:
     s = show(width=375)
+    s.page.locator(".size").first.click()
     s.page.evaluate("document.querySelector('.scroll').scrollLeft = 300")
-    s.page.wait_for_function("document.querySelector('.scroll').classList.contains('moved')")
+    s.page.wait_for_selector(".scroll.moved")
     left = (
         "Math.min(...[...document.querySelectorAll('.scroll .lane-name')].map((t) => t.getBoundingClientRect().left))"
     )
