@@ -25,7 +25,7 @@ from .search.solve import Effort, NoSolver, solve
 from .shapes import ModelShape, ShapeError, shape_named
 from .targets import BadSetting
 
-RUNNABLE = Limits(tensor=False, pipeline=False, sleeps=False)
+RUNNABLE = Limits(tensor=False, pipeline=False, experts=False, sleeps=False)
 """What a run of this version carries out."""
 
 GAP = 0.002
@@ -155,7 +155,7 @@ def demands(decision: Decision) -> tuple[str, ...]:
 
 def _demands(decision: Decision) -> Iterator[str]:
     for x in decision.phases:
-        for degree in ("tp", "pp"):
+        for degree in ("tp", "pp", "ep"):
             if getattr(x.layout, degree) > 1:
                 yield f"{degree}={getattr(x.layout, degree)} of {x.name}"
         if x.layout.sleeps:

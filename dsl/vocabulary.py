@@ -184,6 +184,7 @@ CLUSTER_OPTIONS: Options = {
     "host_gb_per_s": Option("float", None, doc="between a device and the host's memory, GB/s"),
     "link_latency_us": Option("float", None, doc="a hop inside a node, µs"),
     "nic_latency_us": Option("float", None, doc="a hop between nodes, µs"),
+    "engine_sequences": Option("float", None, doc="sequences that an engine runs at once at most"),
 }
 """Of cluster constructors. What isn't given is the device's own; the figures are for planning."""
 

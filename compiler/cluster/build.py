@@ -30,6 +30,7 @@ OVERRIDES = {
     "host_gb_per_s": Override("host", 1e9),
     "link_latency_us": Override("link_latency", 1e-6),
     "nic_latency_us": Override("nic_latency", 1e-6),
+    "engine_sequences": Override("sequences", 1),
 }
 """What a cluster may say of its devices, beside `nodes` and `devices` (per node); the vocabulary says what each is."""
 

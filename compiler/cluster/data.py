@@ -18,6 +18,7 @@ class Device:
     bandwidth: bytes/s of that memory. link: bytes/s to the others of its node, in one direction. nic: bytes/s to other
     nodes, its share of its node's. host: bytes/s from and to the host's memory. *_latency: seconds of one hop.
     per_node: devices of a usual node, or of what one fast link joins. fp8: whether it computes fp8 at twice the rate.
+    sequences: that an engine runs at once at most; vLLM's `max_num_seqs` where nobody sets it.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Device:
     nic_latency: float = 4e-6
     per_node: int = 8
     fp8: bool = False
+    sequences: float = 1024
 
 
 @dataclass(frozen=True)

@@ -76,4 +76,5 @@ def _renamed(device: Device, name: str, options: Mapping[str, object]) -> Device
         host,
         device.link_latency,
         device.nic_latency,
+        sequences=device.sequences,
     )

@@ -25,7 +25,7 @@ def _nvlink(
     name: str, tflops: float, memory: float, bandwidth: float, link: float, nic: float, host: float = 50, **more: int
 ) -> Device:
     """memory in GiB; bandwidth, link (both directions), nic and host in GB/s."""
-    per_node, fp8 = more.get("per_node", 8), bool(more.get("fp8", 1))
+    per_node, fp8, sequences = more.get("per_node", 8), bool(more.get("fp8", 1)), more.get("sequences", 1024)
     return Device(
         name,
         tflops * 1e12,
@@ -36,15 +36,20 @@ def _nvlink(
         host * GB,
         per_node=per_node,
         fp8=fp8,
+        sequences=sequences,
     )
 
+
+FEW = 256
+"""Sequences that vLLM runs at once on an A100, or on devices with less than 70 GiB, where nobody says how many
+(`EngineArgs.get_batch_defaults`)."""
 
 PRESETS = {
     device.name: device
     for device in (
-        _nvlink("a100_40", 312, 40, 1555, 600, 25, 25, fp8=0),
-        _nvlink("a100_80", 312, 80, 2039, 600, 25, 25, fp8=0),
-        _nvlink("a800", 312, 80, 2039, 400, 25, 25, fp8=0),
+        _nvlink("a100_40", 312, 40, 1555, 600, 25, 25, fp8=0, sequences=FEW),
+        _nvlink("a100_80", 312, 80, 2039, 600, 25, 25, fp8=0, sequences=FEW),
+        _nvlink("a800", 312, 80, 2039, 400, 25, 25, fp8=0, sequences=FEW),
         _nvlink("h100", 989.4, 80, 3350, 900, 50),
         _nvlink("h100_96", 989.4 * H100_500W, 96, 2400, 900, 50),  # 500 W
         _nvlink("h800", 989.4, 80, 3350, 400, 50),
@@ -52,8 +57,8 @@ PRESETS = {
         _nvlink("h20", 148, 96, 4000, 900, 50),
         _nvlink("b200", 2250, 180, 8000, 1800, 50),
         _nvlink("gb200", 2500, 186, 8000, 1800, 50, 200, per_node=72),
-        Device("l40s", 362.05e12, 45 * GIB, 864 * GB, 25 * GB, 12.5 * GB, link_latency=5.7e-6, fp8=True),
-        Device("cpu", 50e9, 8 * GIB, 10 * GB, 5 * GB, 1.25 * GB, 5 * GB, 1e-5, 3e-5, per_node=1),
+        Device("l40s", 362.05e12, 45 * GIB, 864e9, 25e9, 12.5e9, link_latency=5.7e-6, fp8=True, sequences=FEW),
+        Device("cpu", 50e9, 8 * GIB, 10 * GB, 5 * GB, 1.25 * GB, 5 * GB, 1e-5, 3e-5, per_node=1, sequences=FEW),
     )
 }
 """By the name a flow calls them. `cpu` is one core of a usual server with its share of the memory."""

@@ -29,12 +29,23 @@ class Reshard:
 def reshard_bytes(shape: ModelShape, move: Reshard) -> float:
     """Bytes that one device of the target receives: its new shard minus what it held (Table 2, third column).
 
-    M/(tp·pp of the target) - M/(tp·pp·fsdp of the source), M the bytes of the model.
+    M/(tp·pp of the target) - M/(tp·pp·fsdp of the source), M the bytes of the model; of experts, which ep cuts over
+    some of the same devices as fsdp, M/(tp·pp·ep) and M/(tp·pp·max(fsdp, ep)).
     """
-    whole = shape.parameters * element(move.dtype)
-    wanted = whole / move.target.model
-    held = whole / (move.source.model * move.source.fsdp) if move.same else 0.0
-    return max(0.0, wanted - held)
+    received = 0.0
+    for part, target, source in _parts(shape, move):
+        held = part / (move.source.model * source) if move.same else 0.0
+        received += max(0.0, part / (move.target.model * target) - held)
+    return received
+
+
+def _parts(shape: ModelShape, move: Reshard) -> tuple[tuple[float, int, int], tuple[float, int, int]]:
+    """Bytes of all but the experts and of the experts; over how many devices beside tp·pp target and source cut them."""
+    e, size = shape.experts, element(move.dtype)
+    routed = shape.sparse_layers * e.total * shape.expert * size if e else 0.0
+    plain = shape.parameters * size - routed
+    source = move.source
+    return (plain, 1, source.fsdp), (routed, move.target.ep, max(source.fsdp, source.ep))
 
 
 def reshard_seconds(shape: ModelShape, move: Reshard, source: Slice, target: Slice, c: Constants = DEFAULT) -> float:
@@ -55,14 +66,12 @@ def _between_nodes(shape: ModelShape, move: Reshard, source: Slice, target: Slic
 
     A copy of the weights is sent to each node once; devices of a node share it through their links.
     """
-    whole = shape.parameters * element(move.dtype)
-    needed = min(1.0, target.per_node / move.target.model) * whole
-    copy = move.source.model * move.source.fsdp
-    held = min(1.0, source.per_node / copy) * whole
-    if move.same:
-        into = max(0.0, needed - held)
-        return into, 0.0 if into == 0 else held
-    return needed, whole * min(1.0, source.per_node / copy)
+    needed, held = 0.0, 0.0
+    for part, cut, shards in _parts(shape, move):
+        needed += min(1.0, target.per_node / (move.target.model * cut)) * part
+        held += min(1.0, source.per_node / (move.source.model * shards)) * part
+    into = max(0.0, needed - held) if move.same else needed
+    return into, held if into else 0.0
 
 
 def move_bytes(sequences: float, tokens: float, fields: int = 1, element_bytes: float = 4) -> float:

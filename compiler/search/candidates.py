@@ -11,7 +11,7 @@ from ..cost import KINDS, Cost, CostError
 from ..shapes import ModelShape
 from .areas import areas_of, slot_sizes, spans_of
 from .decision import Bytes, Layout
-from .instance import MOST_SLOTS, Area, Candidate, Instance, Moved, Mover, Request, Room, Spread, pareto
+from .instance import MOST_SLOTS, Area, Candidate, Instance, Moved, Mover, Request, Room, Spread, lie_of, pareto
 from .prices import Prices, by_kind
 from .problem import PhaseSpec, Problem
 
@@ -20,6 +20,7 @@ MICRO = (4096, 16384)
 
 PIPELINES = (1, 2, 4, 8)
 MOST_TENSOR = 16
+EXPERT_PARALLEL = (8, 16, 32, 64)
 WAVES = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64)
 """Into how many parts an engine's sequences are cut at most: fewer are faster, and take more of its cache."""
 
@@ -32,6 +33,7 @@ class Limits:
 
     tensor: bool = True
     pipeline: bool = True
+    experts: bool = True
     sleeps: bool = True
 
 
@@ -92,9 +94,16 @@ class Finder:
         for tp, pp in self._cuts(shape, phase, part):
             data = part.devices // (tp * pp)
             for fsdp in self._shards(phase, data, node):
-                layout = Layout(tp, pp, data // fsdp, fsdp)
-                if data <= rows:
-                    yield from self._finished(phase, layout)
+                for ep in self._experts(shape, data, node // tp) if data <= rows else ():
+                    yield from self._finished(phase, Layout(tp, pp, data // fsdp, fsdp, ep=ep))
+
+    def _experts(self, shape: ModelShape, data: int, inside: int) -> list[int]:
+        """Degrees of ep: none, within a node, several nodes, all. inside: devices of a node beside tp."""
+        if shape.experts is None or not self.limits.experts:
+            return [1]
+        total = shape.experts.total
+        wanted = {1, inside, *EXPERT_PARALLEL, data}
+        return sorted(d for d in wanted if 0 < d <= data and data % d == 0 and total % d == 0)
 
     def _cuts(self, shape: ModelShape, phase: PhaseSpec, part: Slice) -> Iterator[tuple[int, int]]:
         degrees = [t for t in range(1, min(MOST_TENSOR, part.per_node) + 1) if fits_tensor(t, shape)]
@@ -129,9 +138,7 @@ class Finder:
 
     def _priced(self, phase: PhaseSpec, layout: Layout, part: Slice) -> Iterator[Candidate]:
         seen: set[int] = set()
-        each = math.ceil(phase.work.samples / (layout.dp * layout.fsdp))
-        waves = [math.ceil(each / w) for w in WAVES if w <= each] if phase.kind == "generate" else [0]
-        for slots in dict.fromkeys(waves):
+        for slots in _waves(phase, layout, part) if phase.kind == "generate" else (0,):
             try:
                 found = self.prices.phase(phase, layout, part, slots)
             except CostError:
@@ -163,6 +170,12 @@ class Finder:
         """Seconds per step: weights are read from the host; optimizer state is written back too."""
         size = gone["weights"] if phase.kind == "generate" else sum(gone.values())
         return self.prices.host(size * (2 if phase.kind == "train" else 1), part)
+
+
+def _waves(phase: PhaseSpec, layout: Layout, part: Slice) -> Iterable[int]:
+    """Sequences that an engine runs at once: its part of the largest draw, in so many waves, as many as it may."""
+    each = math.ceil(phase.work.at_once / (layout.dp * layout.fsdp))
+    return dict.fromkeys(min(math.ceil(each / w), int(part.device.sequences)) for w in WAVES if w <= each)
 
 
 def _candidate(layout: Layout, parts: Mapping[str, float], memory: Bytes, stays: Bytes) -> Candidate:
@@ -202,7 +215,7 @@ def _cached(move: Mover) -> Mover:
     found: dict[tuple[object, ...], Moved] = {}
 
     def cached(model: str, source: Spread, target: Spread, same: bool) -> Moved:
-        ends = ((x.room, x.layout.tp, x.layout.pp, x.layout.dp, x.layout.fsdp) for x in (source, target))
+        ends = ((x.room, lie_of(x.layout)) for x in (source, target))
         key = (model, same, *ends)
         if key not in found:
             found[key] = move(model, source, target, same)
@@ -237,8 +250,13 @@ def space(instance: Instance, cluster: Cluster) -> tuple[str, ...]:
         "overlap; every order of phases on a group",
         f"{number} candidates: all but those that another equals or beats in seconds, resident and transient memory; "
         "those left unsearched are in no placement faster than the bound",
-        "not searched: context and expert parallelism, interleaved pipelines, rows' way between groups",
+        f"an engine runs at most {_most_sequences(cluster)} sequences at once (`engine_sequences` of a cluster)",
+        "of experts also ep within a node, 8 to 64, and all of dp × fsdp; not searched: context parallelism, interleaved pipelines, rows' way between groups",
     )
+
+
+def _most_sequences(cluster: Cluster) -> str:
+    return " or ".join(dict.fromkeys(f"{pool.device.sequences:g}" for pool in cluster.pools))
 
 
 def _sizes(instance: Instance, cluster: Cluster) -> str:

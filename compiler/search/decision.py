@@ -36,6 +36,7 @@ class Slot(msgspec.Struct, frozen=True):
 class Layout(msgspec.Struct, frozen=True, order=True):
     """How a model lies on a slot: tp × pp × fsdp devices hold it once, `dp` times over.
 
+    ep: of dp × fsdp, devices that share the experts of a layer.
     recompute: activations are computed again in the backward pass. micro: tokens of a micro-batch; 0 where there is
     none. sleeps: what the phase holds (an engine's weights, a trained model's optimizer state) waits in host memory
     while other phases run.
@@ -48,6 +49,7 @@ class Layout(msgspec.Struct, frozen=True, order=True):
     recompute: bool = False
     micro: int = 0
     sleeps: bool = False
+    ep: int = 1
 
     @property
     def devices(self) -> int:
@@ -61,7 +63,7 @@ class Layout(msgspec.Struct, frozen=True, order=True):
     @property
     def degrees(self) -> dict[str, int]:
         """The degrees above 1 by name."""
-        named = {"tp": self.tp, "pp": self.pp, "dp": self.dp, "fsdp": self.fsdp}
+        named = {"tp": self.tp, "pp": self.pp, "dp": self.dp, "fsdp": self.fsdp, "ep": self.ep}
         return {n: v for n, v in named.items() if v > 1}
 
 

@@ -8,11 +8,8 @@ way to lie is left out if in another each of them has, for every candidate, one 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from .instance import Candidate, Instance, Room, Spread
+from .instance import Candidate, Instance, Lie, Room, Spread
 from .problem import Problem
-
-Lie = tuple[int, int, int, int]
-"""How weights lie: tp, pp, dp, fsdp."""
 
 Travel = Mapping[tuple[Room, Lie], tuple[float, ...]]
 """Seconds of all moves from (or to) weights that lie so on a slot, in one order."""

@@ -38,6 +38,15 @@ class Area:
         return range(self.first, self.first + self.devices)
 
 
+Lie = tuple[int, int, int, int, int]
+"""How weights lie: tp, pp, dp, fsdp, ep."""
+
+
+def lie_of(layout: Layout) -> Lie:
+    """How a layout's weights lie."""
+    return (layout.tp, layout.pp, layout.dp, layout.fsdp, layout.ep)
+
+
 @dataclass(frozen=True)
 class Candidate:
     """One way to run a phase on a slot of a size: seconds and their parts, bytes per device by kind."""
@@ -49,9 +58,9 @@ class Candidate:
     parts: Mapping[str, float] = field(default_factory=dict)
 
     @cached_property
-    def key(self) -> tuple[int, int, int, int]:
+    def key(self) -> Lie:
         """How the weights lie, whatever the micro-batches: phases that share weights have the same."""
-        return (self.layout.tp, self.layout.pp, self.layout.dp, self.layout.fsdp)
+        return lie_of(self.layout)
 
     @cached_property
     def kept(self) -> float:

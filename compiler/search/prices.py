@@ -104,4 +104,4 @@ def _lengths(w: Workload) -> c.Lengths:
 def _layout(layout: Layout) -> c.Layout:
     recompute: c.work.Recompute = "full" if layout.recompute else "none"
     micro = layout.micro or 8192
-    return c.Layout(layout.tp, layout.pp, layout.dp, layout.fsdp, micro=micro, recompute=recompute)
+    return c.Layout(layout.tp, layout.pp, layout.dp, layout.fsdp, ep=layout.ep, micro=micro, recompute=recompute)

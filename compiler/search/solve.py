@@ -1,7 +1,7 @@
 """Solve a search exactly: the shortest period, the bound that proves it, and the placement that reaches it."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -75,12 +75,41 @@ class Solution:
 def solve(instance: Instance, effort: Effort | None = None) -> Solution | None:
     """The best placement; None if there is none. Raises NoSolver."""
     effort, instance = effort or Effort(), as_asked(instance)
-    best = searched(reduced(one_slot(instance)), Effort(0.4, 0.02)).found
-    best = best or searched(instance, Effort(5.0, 0.5)).found
+    best = searched(reduced(one_slot(instance)), Effort(3.0, 0.02)).found or any_placement(instance)
     if best is None:
         return None
     best = _near_the_bound(instance, best)
     return _improved(within(instance, best.period), best, effort)
+
+
+def any_placement(instance: Instance) -> Solution | None:
+    """Some placement; None if there is none. What fits is found without time, however many candidates there are."""
+    if any(not by_room for by_room in instance.choices.values()):
+        return None
+    program = _untimed(instance)
+    solver = solver_for(Effort())
+    if solver.solve(program.model) not in (_solver().OPTIMAL, _solver().FEASIBLE):
+        return None
+    chosen = {k[0]: (k, program.candidate(k)) for k, b in program.choice.items() if solver.value(b)}
+    puts = {name: Put(k[1], k[2], _fastest(instance.choices[name][k[2]], c)) for name, (k, c) in chosen.items()}
+    order, moved = list(program.phases), moves(instance, puts)
+    start, end = timed(instance, puts, moved, order)
+    return Solution(puts, start, end, moved, max(end.values()), 0.0, False, firsts=_firsts(program, solver, puts))
+
+
+def _fastest(candidates: Iterable[Candidate], lean: Candidate) -> Candidate:
+    """Of candidates, the one of which a leanest was made."""
+    alike = (
+        c for c in candidates if (c.layout, c.resident, c.transient) == (lean.layout, lean.resident, lean.transient)
+    )
+    return min(alike, key=Candidate.rank)
+
+
+def _untimed(instance: Instance) -> Program:
+    program = build_untimed(timeless(instance))
+    for guard in program.guards:
+        program.model.add(guard == 1)
+    return program
 
 
 NEAR = (1.01, 1.03, 1.1)
@@ -125,10 +154,7 @@ def is_possible(instance: Instance, effort: Effort | None = None) -> bool:
     cp_model = _solver()
     if any(not by_room for by_room in instance.choices.values()):
         return False
-    program = build_untimed(timeless(instance))
-    for guard in program.guards:
-        program.model.add(guard == 1)
-    return solver_for(effort or Effort(5.0)).solve(program.model) in (cp_model.OPTIMAL, cp_model.FEASIBLE)
+    return bool(solver_for(effort or Effort(5.0)).solve(_untimed(instance).model) != cp_model.INFEASIBLE)
 
 
 @dataclass(frozen=True)
@@ -201,8 +227,13 @@ def _read(program: Program, solver: Any, is_optimal: bool) -> Solution:
         is_optimal,
         len(program.choice),
         proto.deterministic_time,
-        {n: solver.value(program.firsts[n]) for n in {put.slot for put in puts.values()} if program.firsts},
+        _firsts(program, solver, puts),
     )
+
+
+def _firsts(program: Program, solver: Any, puts: Mapping[str, Put]) -> dict[int, int]:
+    """The first rank of each slot, where lines name ranks."""
+    return {n: solver.value(program.firsts[n]) for n in {put.slot for put in puts.values()} if program.firsts}
 
 
 def moves(instance: Instance, puts: Mapping[str, Put]) -> dict[str, Moved]:

@@ -31,7 +31,7 @@ def replicas_of(phase: Phase, slot: Slot, problem: Problem, prices: Prices) -> R
     """The engines of one phase on its slot, with as many sequences at once as their cache was decided for."""
     work = prices.work(problem.phase(phase.name))
     assert isinstance(work, Generate)
-    laid = Laid(phase.layout.tp, phase.layout.pp, phase.layout.dp, phase.layout.fsdp)
+    laid = Laid(phase.layout.tp, phase.layout.pp, phase.layout.dp, phase.layout.fsdp, ep=phase.layout.ep)
     part = prices.part(slot.devices, slot.first)
     found = Replicas(prices.shapes[phase.model], work, laid, part, prices.constants)
     cache = phase.memory.resident.get(CACHE, 0.0) + phase.memory.transient.get(CACHE, 0.0)

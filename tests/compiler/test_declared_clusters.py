@@ -98,6 +98,13 @@ def test_a_name_of_the_file_comes_with_its_figures(bench: Workbench) -> None:
     assert wishes(checked, "2xH100").cluster == parse_cluster("2xH100")
 
 
+def test_an_engine_runs_as_many_sequences_as_the_cluster_says(bench: Workbench, capsys: Output) -> None:
+    for number in (3, 5):
+        path = str(bench.write(declared(f"devices=2, engine_sequences={number}")))
+        _, out, err = run(capsys, "explain", path, "--cluster", "lab", *MODEL)
+        assert f"an engine runs at most {number} sequences at once" in out, err
+
+
 def test_a_name_may_stand_for_another(bench: Workbench) -> None:
     checked = bench.checked(declared("nodes=2, memory_gb=40") + "\ncluster mine = lab\n")
     assert wishes(checked, "mine").cluster.nodes == cluster_of("h100", {"nodes": 2, "memory_gb": 40}).nodes

@@ -13,6 +13,7 @@ from shardflow.compiler.drawing.chart import lay_out_chart, nice_step
 from shardflow.compiler.drawing.command import scene_of
 from shardflow.compiler.drawing.decided import Link, decided
 from shardflow.compiler.drawing.layout import lay_out
+from shardflow.compiler.drawing.page import SLIM
 from shardflow.compiler.drawing.palette import PALETTE, contrast
 from shardflow.compiler.drawing.planned import links, planned
 from shardflow.compiler.drawing.scene import Bar, Chip, Edge, Lane, Node, NodeKind, Scene, Timeline
@@ -251,7 +252,7 @@ def test_any_scene_is_drawn_without_a_fault(scene: Scene) -> None:
 spans = st.tuples(st.floats(0, 30), st.floats(0.001, 9))
 
 
-@given(st.lists(spans, min_size=1, max_size=8), st.floats(720, 3000))
+@given(st.lists(spans, min_size=1, max_size=8), st.floats(SLIM, 3000))
 @settings(max_examples=100, deadline=None, derandomize=True)
 def test_any_time_line_is_drawn_without_a_fault(found: list[tuple[float, float]], wide: float) -> None:
     """Phases in turn, also such as begin before the period ends and end after that."""

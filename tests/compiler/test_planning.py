@@ -75,6 +75,18 @@ def test_nothing_that_lost_is_faster(bench: Workbench, capsys: Output, slower: s
         assert found.peak(slot.name) <= slot.memory
 
 
+def test_experts_are_cut_over_devices_and_never_where_runs_can_not(bench: Workbench, capsys: Output) -> None:
+    path = str(bench.write(flow()))
+    mixture = ["--model", "policy=qwen3-30b-a3b"]
+    found = decision(capsys, path, "--cluster", "16xH100", *mixture)
+    degrees = [x.layout.ep for x in found.phases]
+    assert max(degrees) > 1 and all((x.layout.dp * x.layout.fsdp) % x.layout.ep == 0 for x in found.phases)
+    _, out, _ = run(capsys, "compile", path, "--target", "multi", "--cluster", "16xH100", *SMALL, *mixture)
+    assert any(d.startswith("ep=") for d in decode(out.encode()).demands)
+    runnable = decision(capsys, path, "--cluster", "32xH100", "--runnable", *mixture)
+    assert {x.layout.ep for x in runnable.phases} == {1}
+
+
 def test_lines_that_name_nodes_place_their_phases_there(bench: Workbench, capsys: Output) -> None:
     lines = "policy.update on nodes[1]\npolicy.generate on nodes[0]"
     path = str(bench.write(placed(lines, "h100(nodes=2, devices=2)")))

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..instance import Candidate, Instance, Room
+from ..instance import Candidate, Instance, Lie, Room
 
-SpreadKey = tuple[Room, tuple[int, int, int, int]]
+SpreadKey = tuple[Room, Lie]
 """What a slot takes, and how weights lie on it."""
 
 Key = tuple[str, int, Room, int]

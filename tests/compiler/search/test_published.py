@@ -50,10 +50,17 @@ def test_the_papers_split_beats_one_group_on_many(devices: int) -> None:
     assert shortest <= split < together
 
 
-@pytest.mark.parametrize("model", ["llama-2-7b", "llama-2-13b"])
-@pytest.mark.parametrize("room", [45e9, 76e9])
-def test_generation_wants_a_smaller_tp_than_training_has(model: str, room: float) -> None:
-    """16 GPUs, training with tp=8: generation is faster with less, but not with 1: the cache needs room."""
+@pytest.mark.parametrize(
+    ("model", "room", "wanted"),
+    [
+        ("llama-2-7b", 45e9, {2, 4}),
+        ("llama-2-7b", 76e9, {2}),
+        ("llama-2-13b", 45e9, {4}),
+        ("llama-2-13b", 76e9, {4}),
+    ],
+)
+def test_generation_wants_a_smaller_tp_than_training_has(model: str, room: float, wanted: set[int]) -> None:
+    """Figure 15: 16 GPUs, training with tp=8: 7B generates fastest with 2, 13B with 4: the cache needs room."""
     instance = ppo(model, 16)
     all16 = Room(0, 16)
     trained = Spread(all16, Layout(tp=8, fsdp=2))
@@ -62,7 +69,7 @@ def test_generation_wants_a_smaller_tp_than_training_has(model: str, room: float
         if c.kept + c.extra <= room and c.layout.pp == 1:
             moved = instance.move("policy", trained, Spread(all16, c.layout), True)
             seconds[c.layout.tp] = min(seconds.get(c.layout.tp, 1e9), c.seconds + moved.seconds)
-    assert min(seconds, key=seconds.__getitem__) in (2, 4)
+    assert min(seconds, key=seconds.__getitem__) in wanted and seconds[8] > min(seconds.values())
 
 
 @pytest.mark.parametrize(("model", "wanted"), [("llama-2-7b", 2), ("llama-2-13b", 4)])

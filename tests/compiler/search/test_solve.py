@@ -3,8 +3,10 @@
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from shardflow.compiler.search.bounds import as_asked
+from shardflow.compiler.search.decide import fits
 from shardflow.compiler.search.instance import Instance
-from shardflow.compiler.search.solve import Effort, moves, solve, timed
+from shardflow.compiler.search.solve import Effort, any_placement, moves, solve, timed
 
 from .instances import best_period, instances
 
@@ -19,6 +21,17 @@ def test_it_finds_what_trying_everything_finds(instance: Instance) -> None:
     if found is not None and best is not None:
         assert found.period == pytest.approx(best, rel=1e-4)
         assert found.bound == pytest.approx(best, rel=1e-3) and found.optimal
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(instances())
+def test_what_is_found_without_time_fits(instance: Instance) -> None:
+    """Where a search gives up, some placement is there all the same, if there is any."""
+    found = any_placement(as_asked(instance))
+    assert (found is None) == (best_period(instance) is None)
+    if found is not None:
+        best = best_period(instance)
+        assert fits(found.puts, instance) <= 0 and best is not None and found.period >= best - 1e-9
 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
