@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 from .geometry import LABEL, LINE, TITLE, Rect, Text
 from .layout import HEADING
@@ -121,29 +122,46 @@ class _Chart:
 
     def _narrow(self, bar: Bar) -> bool:
         """Whether not even its number fits a bar."""
-        return max(r.w for r in self._pieces(bar, 0, 0)) < 2 * BADGE + 5
+        return _largest(self._pieces(bar, 0, 0)).w < 2 * BADGE + 5
 
     def _boxes(self, lane: str, rect: Rect) -> Iterator[BarBox]:
-        """The bars of phases in a row. Numbers above narrow ones don't come closer to each other than they are wide."""
-        free = self.plot.x
+        """The bars of phases in a row."""
+        above = self._above(lane, rect.y - OUTSIDE)
         for bar in self._phases(lane):
             rects = self._pieces(bar, rect.y, BAR)
-            largest = max(rects, key=lambda r: r.w)
-            if self._narrow(bar):
-                x = max(largest.x + largest.w / 2, free + BADGE)
-                texts = tuple(self._beside(bar, x, rect.y - OUTSIDE + 11, free))
-                free = max([x + BADGE, *(t.rect.right for t in texts)]) + 2
-                yield BarBox(bar, rects, texts, (x, rect.y - OUTSIDE + 7), outside=True)
+            largest = _largest(rects)
+            if bar.of in above:
+                badge, texts = above[bar.of]
+                yield BarBox(bar, rects, texts, badge, outside=True)
             else:
                 yield BarBox(bar, rects, tuple(self._texts(bar, largest)), (largest.x + PAD + BADGE - 3, rect.y + 12.5))
 
-    def _beside(self, bar: Bar, x: float, y: float, free: float) -> Iterator[Text]:
-        """The step of a bar whose number is above it: right of the number, or left where the picture ends."""
+    def _above(self, lane: str, y: float) -> dict[str, tuple[tuple[float, float], tuple[Text, ...]]]:
+        """The numbers above narrow bars, and what stands beside them, by what they are of."""
+        middles = {b.of: _largest(self._pieces(b, 0, 0)) for b in self._phases(lane) if self._narrow(b)}
+        bars = sorted((b for b in self._phases(lane) if b.of in middles), key=lambda b: middles[b.of].x)
+        places = self._spread([max(middles[b.of].centre, self.plot.x + BADGE) for b in bars], bars)
+        found, free = {}, self.plot.x
+        for bar, (x, following) in zip(bars, pairwise([*places, math.inf]), strict=True):
+            texts = tuple(self._beside(bar, x, y + 11, free, following - BADGE))
+            free = max([x + BADGE, *(t.rect.right for t in texts)]) + 2
+            found[bar.of] = (x, y + 7), texts
+        return found
+
+    def _spread(self, wanted: list[float], bars: Iterable[Bar]) -> list[float]:
+        """Numbers as near to their bars as can be, with room for what stands beside them as long as there is any."""
+        beside = 3 + max((width(b.step_text, LABEL) for b in bars), default=0.0) if self._steps else 0.0
+        last = self.plot.right + RIGHT - BADGE - 1
+        places = spread(wanted, 2 * BADGE + 2 + beside)
+        return places if not places or places[-1] <= last else spread(wanted, 2 * BADGE + 2, last)
+
+    def _beside(self, bar: Bar, x: float, y: float, free: float, end: float) -> Iterator[Text]:
+        """The step of a bar whose number is above it: right of the number, or left where there is no room."""
         if not self._steps:
             return
         right = Text(x + BADGE + 3, y, bar.step_text, LABEL, "line")
         left = Text(x - BADGE - 3, y, bar.step_text, LABEL, "line", "end")
-        if right.rect.right <= self.plot.right:
+        if right.rect.right <= min(end, self.plot.right):
             yield right
         elif left.rect.x >= free:
             yield left
@@ -187,10 +205,28 @@ class _Chart:
             yield Text(self._x(index * step), plot.bottom + 20, text, LABEL, "tick", "middle")
 
     def _marks(self, plot: Rect) -> Iterator[Text]:
-        first = "one period of the steady state" if not self._steps else "one period: while step t trains"
-        last = f"period {in_seconds(self.timeline.period)}"
-        yield Text(plot.x, plot.y - 13, first, LABEL, "mark")
-        yield Text(plot.right, plot.y - 13, last, LABEL, "mark", "end", bold=True)
+        longest = "one period of the steady state" if not self._steps else "one period: while step t trains"
+        last = Text(
+            plot.right, plot.y - 13, f"period {in_seconds(self.timeline.period)}", LABEL, "mark", "end", bold=True
+        )
+        marks = (Text(plot.x, plot.y - 13, said, LABEL, "mark") for said in (longest, "one period"))
+        yield from [m for m in marks if m.rect.right + PAD <= last.rect.x][:1]
+        yield last
+
+
+def _largest(rects: Iterable[Rect]) -> Rect:
+    return max(rects, key=lambda r: r.w)
+
+
+def spread(wanted: Iterable[float], apart: float, last: float = math.inf) -> list[float]:
+    """Places at least so far apart, as near to the wanted ones as can be, of which none is beyond the last."""
+    found: list[float] = []
+    for x in wanted:
+        found.append(max(x, found[-1] + apart) if found else x)
+    for index in reversed(range(len(found))):
+        found[index] = min(found[index], last)
+        last = found[index] - apart
+    return found
 
 
 def nice_step(whole: float, parts: float) -> float:

@@ -32,6 +32,10 @@ class Rect:
     def middle(self) -> float:
         return self.y + self.h / 2
 
+    @property
+    def centre(self) -> float:
+        return self.x + self.w / 2
+
     def meets(self, other: "Rect", margin: float = 0.0) -> bool:
         """Whether the two overlap, or are closer than `margin`."""
         apart_x = self.x >= other.right + margin or other.x >= self.right + margin

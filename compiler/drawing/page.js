@@ -92,7 +92,7 @@
 
   // Names of lanes stay in sight when a figure is moved sideways.
   function hold(box) {
-    const svg = box.querySelector("svg");
+    const svg = [...box.querySelectorAll("svg")].find((s) => s.getBoundingClientRect().width > 0);
     const scale = svg.viewBox.baseVal.width / svg.getBoundingClientRect().width;
     for (const g of svg.querySelectorAll(".headings")) g.setAttribute("transform", `translate(${box.scrollLeft * scale} 0)`);
     box.classList.toggle("moved", box.scrollLeft > 4);

@@ -1,6 +1,7 @@
 """The picture as one HTML page that needs nothing else: no network, no fonts, no libraries."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 
@@ -16,6 +17,8 @@ from .still import NARROWEST, style
 from .svg import Handles, chart, graph
 
 FOLDER = Path(__file__).parent
+SLIM = 420.0
+"""How wide a time line is that is drawn for narrow windows."""
 
 
 def page(scene: Scene) -> str:
@@ -60,29 +63,46 @@ def _file(name: str) -> str:
 def _figures(scene: Scene, handles: Handles) -> Markup:
     drawing = lay_out(scene)
     wide = max(drawing.width, NARROWEST)
-    shown = [_figure("Placement", _graph_says(scene), graph(drawing, handles), wide, drawing.height)]
+    shown = [_figure("Placement", _graph_says(scene), [_View(graph(drawing, handles), wide, drawing.height)])]
     if scene.timeline:
-        laid = lay_out_chart(scene.timeline, wide)
-        shown.append(_figure("Time", _chart_says(scene), chart(laid, handles), wide, laid.height))
+        laid = [lay_out_chart(scene.timeline, w) for w in (wide, SLIM)]
+        views = [_View(chart(c, handles), c.width, c.height) for c in laid]
+        shown.append(_figure("Time", _chart_says(scene), views))
     return joined(*shown)
 
 
-def _figure(name: str, says: str, inner: Markup, w: float, h: float) -> Markup:
-    """A figure that grows with the window up to a point. In a narrow one it is as wide as the window, and small; or of
-    its actual size, and can be moved sideways: a button changes that. The script shows it where there is a difference.
+@dataclass(frozen=True)
+class _View:
+    inner: Markup
+    width: float
+    height: float
+
+
+def _figure(name: str, says: str, views: Sequence[_View]) -> Markup:
+    """A figure that grows with the window up to a point; of two views of it, narrow windows show the second.
+
+    In a narrow window it is as wide as the window, or of its actual size, and can be moved sideways: a button changes
+    that. The script shows it where there is a difference.
     """
-    drawn = tag(
+    kinds = ("figure",) if len(views) == 1 else ("figure wide", "figure slim")
+    drawn = [_svg(view, says, kind) for view, kind in zip(views, kinds, strict=True)]
+    moved = tag(
+        "div", *drawn, class_="scroll", role="region", aria_label=f"{name}, can be moved sideways", tabindex="0"
+    )
+    button = tag("button", "Actual size", type="button", class_="size", hidden="", data_name=name)
+    return tag("figure", tag("figcaption", tag("h2", name), tag("span", says), button), moved)
+
+
+def _svg(view: _View, says: str, kind: str) -> Markup:
+    return tag(
         "svg",
-        inner,
-        class_="figure",
-        viewBox=f"-1 -1 {w + 2:.0f} {h + 2:.0f}",
-        style=f"--natural:{w:.0f}",
+        view.inner,
+        class_=kind,
+        viewBox=f"-1 -1 {view.width + 2:.0f} {view.height + 2:.0f}",
+        style=f"--natural:{view.width:.0f}",
         role="group",
         aria_label=says,
     )
-    moved = tag("div", drawn, class_="scroll", role="region", aria_label=f"{name}, can be moved sideways", tabindex="0")
-    button = tag("button", "Actual size", type="button", class_="size", hidden="", data_name=name)
-    return tag("figure", tag("figcaption", tag("h2", name), tag("span", says), button), moved)
 
 
 def _graph_says(scene: Scene) -> str:

@@ -137,7 +137,7 @@ def test_everything_that_acts_has_a_role_and_a_name(show: Any) -> None:
 @pytest.mark.parametrize("width", [375, 1280, 2560])
 def test_details_stay_in_the_window(show: Any, width: int) -> None:
     s = show(width=width, height=800)
-    things = s.page.locator(".thing[role=button]")
+    things = s.page.locator(".thing[role=button]:visible")
     for index in range(0, things.count(), 3):
         things.nth(index).scroll_into_view_if_needed()
         things.nth(index).dispatch_event("click")
@@ -150,7 +150,7 @@ def test_details_stay_in_the_window(show: Any, width: int) -> None:
 # ---------------------------------------------------------------- it can be read
 
 
-TEXTS = """() => [...document.querySelectorAll('svg.figure:not(.swatch) text')].map((t) => {
+TEXTS = """() => [...document.querySelectorAll('figure svg text')].filter((t) => t.checkVisibility()).map((t) => {
   const r = t.getBoundingClientRect(), s = t.closest('svg').getBoundingClientRect();
   return [t.textContent, r.left, r.top, r.right, r.bottom, r.left >= s.left - 1 && r.right <= s.right + 1];
 })"""
@@ -195,7 +195,7 @@ def test_the_page_is_never_wider_than_the_window(show: Any, width: int) -> None:
     assert 15 <= size <= 22
 
 
-SCALE = """() => [...document.querySelectorAll('figure svg')].map((s) =>
+SCALE = """() => [...document.querySelectorAll('figure svg')].filter((s) => s.checkVisibility()).map((s) =>
   s.getBoundingClientRect().width / s.viewBox.baseVal.width)"""
 SIDEWAYS = "() => [...document.querySelectorAll('.scroll')].map((b) => b.scrollWidth > b.clientWidth)"
 
@@ -271,7 +271,8 @@ CONTRASTS = """() => {
     }
     return getComputedStyle(document.body).backgroundColor;
   };
-  return [...document.querySelectorAll('svg text, dt, dd, h1, h2, h3, summary, li span, footer p')].map((t) => {
+  const all = [...document.querySelectorAll('svg text, dt, dd, h1, h2, h3, summary, button, li span, footer p')];
+  return all.filter((t) => t.checkVisibility()).map((t) => {
     const r = t.getBoundingClientRect(), s = getComputedStyle(t);
     const [a, b] = [light(t instanceof SVGElement ? s.fill : s.color), light(ground(t, r))].sort((x, y) => y - x);
     return [t.textContent, (a + 0.05) / (b + 0.05)];
