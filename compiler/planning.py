@@ -17,6 +17,7 @@ from .search.candidates import Limits, instance_of
 from .search.decide import Decider
 from .search.decision import Decision
 from .search.instance import Instance, Request
+from .search.polish import polished
 from .search.prices import Prices, prices_of
 from .search.problem import Problem, problem_of
 from .search.refusal import refusal
@@ -88,6 +89,7 @@ def decide(checked: Checked, wishes: Wishes, with_alternatives: bool = True) -> 
         found = solve(instance, _effort(instance))
         if found is None:
             raise FlowError([*checked.warnings, _refused(checked, instance, prices, wishes.limits)])
+        found = polished(instance, found)
         lost = alternatives(instance, found) if with_alternatives else ()
         return Decider(instance, prices, found).decided(lost)
     except (ShapeError, ClusterError, NoSolver) as error:

@@ -4,13 +4,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from .bounds import as_asked, within
-from .decide import fits
 from .decision import Alternative
 from .dominance import reduced
 from .instance import Candidate, Instance
 from .partitions import Grouping, bound_of, groupings, restricted, units
+from .polish import instead
 from .problem import Problem
-from .solve import Effort, Put, Solution, moves, searched, timed
+from .solve import Effort, Put, Solution, excess, searched
 
 SLOWEST = 3.0
 """Groupings that are more times slower than the best aren't followed."""
@@ -149,18 +149,15 @@ def _others(instance: Instance, best: Solution, name: str, put: Put) -> list[Put
     for c in sorted(instance.choices[name][put.room], key=Candidate.rank):
         if c.key != put.candidate.key and all(r.allows(c.layout) for r in asked):
             found.setdefault(c.key, []).append(replace(put, candidate=c))
-    fitting = ((p for p in puts if fits({**best.puts, name: p}, instance) <= 0) for puts in found.values())
+    fitting = ((p for p in puts if excess({**best.puts, name: p}, instance) <= 0) for puts in found.values())
     return [next(inside, puts[0]) for inside, puts in zip(fitting, found.values(), strict=True)]
 
 
 def _instead(instance: Instance, best: Solution, name: str, put: Put) -> Alternative:
     """What becomes of the placement with another layout of one phase."""
-    puts = {**best.puts, name: put}
     what = f"{name} with {put.candidate.layout}"
-    excess = fits(puts, instance)
-    if excess > 0:
-        return Alternative(what, None, None, f"needs {excess / 1e9:.1f} GB more than a device has")
-    order = sorted(puts, key=lambda x: (best.start[x], list(puts).index(x)))
-    _, end = timed(instance, puts, moves(instance, puts), order)
-    period = max(end.values())
+    over = excess({**best.puts, name: put}, instance)
+    if over > 0:
+        return Alternative(what, None, None, f"needs {over / 1e9:.1f} GB more than a device has")
+    period = instead(instance, best, name, put).period
     return Alternative(what, period, period / best.period - 1)

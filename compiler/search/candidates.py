@@ -251,7 +251,8 @@ def space(instance: Instance, cluster: Cluster) -> tuple[str, ...]:
         f"{number} candidates: all but those that another equals or beats in seconds, resident and transient memory; "
         "those left unsearched are in no placement faster than the bound",
         f"an engine runs at most {_most_sequences(cluster)} sequences at once (`engine_sequences` of a cluster)",
-        "of experts also ep within a node, 8 to 64, and all of dp × fsdp; not searched: context parallelism, interleaved pipelines, rows' way between groups",
+        "of experts also ep, within a node, 8 to 64, and all of dp × fsdp",
+        "not searched: context parallelism, interleaved pipelines, rows' way between groups",
     )
 
 

@@ -13,7 +13,7 @@ from .decision import Alternative, Decision, Layout, Memory, Operator, Phase, Qu
 from .instance import Instance, Room
 from .prices import Prices
 from .problem import PhaseSpec
-from .solve import Put, Solution
+from .solve import Solution
 
 FIELDS = 2
 """Numbers per token that travel with a batch: its id, and one of a log-probability, value or advantage."""
@@ -197,12 +197,3 @@ def _dealt(name: str, rows: float, data: int) -> Quantity:
     """Rows of the rank that has the most of them."""
     rounded = "" if rows % data == 0 else ", rounded up"
     return Quantity(name, math.ceil(rows / data), "samples", f"{rows:g} samples ÷ {data} (dp × fsdp){rounded}")
-
-
-def fits(puts: Mapping[str, Put], instance: Instance) -> float:
-    """Bytes by which the fullest device of a placement exceeds its memory; 0 or less where it fits."""
-    worst = float("-inf")
-    for slot, room in {(put.slot, put.room) for put in puts.values()}:
-        here = [put.candidate for put in puts.values() if put.slot == slot]
-        worst = max(worst, sum(c.kept for c in here) + max(c.extra for c in here) - instance.area(room).memory)
-    return worst

@@ -263,3 +263,12 @@ def timed(
         free |= dict.fromkeys(slots if way else [], start[name] + way)
         free[puts[name].slot] = end[name]
     return start, end
+
+
+def excess(puts: Mapping[str, Put], instance: Instance) -> float:
+    """Bytes by which the fullest device of a placement exceeds its memory; 0 or less where it fits."""
+    worst = float("-inf")
+    for slot, room in {(put.slot, put.room) for put in puts.values()}:
+        here = [put.candidate for put in puts.values() if put.slot == slot]
+        worst = max(worst, sum(c.kept for c in here) + max(c.extra for c in here) - instance.area(room).memory)
+    return worst

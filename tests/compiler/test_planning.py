@@ -82,7 +82,7 @@ def test_experts_are_cut_over_devices_and_never_where_runs_can_not(bench: Workbe
     degrees = [x.layout.ep for x in found.phases]
     assert max(degrees) > 1 and all((x.layout.dp * x.layout.fsdp) % x.layout.ep == 0 for x in found.phases)
     _, out, _ = run(capsys, "compile", path, "--target", "multi", "--cluster", "16xH100", *SMALL, *mixture)
-    assert any(d.startswith("ep=") for d in decode(out.encode()).demands)
+    assert "ep=" in str(decode(out.encode()).demands)
     runnable = decision(capsys, path, "--cluster", "32xH100", "--runnable", *mixture)
     assert {x.layout.ep for x in runnable.phases} == {1}
 

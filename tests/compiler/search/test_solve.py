@@ -4,9 +4,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from shardflow.compiler.search.bounds import as_asked
-from shardflow.compiler.search.decide import fits
 from shardflow.compiler.search.instance import Instance
-from shardflow.compiler.search.solve import Effort, any_placement, moves, solve, timed
+from shardflow.compiler.search.solve import Effort, any_placement, excess, moves, solve, timed
 
 from .instances import best_period, instances
 
@@ -31,7 +30,7 @@ def test_what_is_found_without_time_fits(instance: Instance) -> None:
     assert (found is None) == (best_period(instance) is None)
     if found is not None:
         best = best_period(instance)
-        assert fits(found.puts, instance) <= 0 and best is not None and found.period >= best - 1e-9
+        assert excess(found.puts, instance) <= 0 and best is not None and found.period >= best - 1e-9
 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))

@@ -1,0 +1,40 @@
+"""A placement near the best, made better one phase at a time as far as that goes: a gap is left to large searches."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from .instance import Instance
+from .solve import ROUNDING, Put, Solution, excess, moves, timed
+
+
+def polished(instance: Instance, best: Solution) -> Solution:
+    """The solution with other candidates of single phases as long as that makes its period shorter."""
+    while best.gap > ROUNDING:
+        others = (instead(instance, best, name, put) for name, put in _others(instance, best))
+        better = min(others, key=lambda s: s.period, default=None)
+        if better is None or better.period >= best.period * (1 - 1e-9):
+            break
+        best = better
+    return best
+
+
+def _others(instance: Instance, best: Solution) -> Iterator[tuple[str, Put]]:
+    """Other ways for each phase to run where it is; of those that share weights, with the weights as they lie."""
+    shared = {name for pair in instance.problem.sharing() for name in pair}
+    for name, put in best.puts.items():
+        asked = [r for r in instance.requests if name in r.phases]
+        for c in instance.choices[name][put.room]:
+            alike = name not in shared or c.key == put.candidate.key
+            other = replace(put, candidate=c)
+            is_free = alike and excess({**best.puts, name: other}, instance) <= 0
+            if is_free and c is not put.candidate and all(r.allows(c.layout) for r in asked):
+                yield name, other
+
+
+def instead(instance: Instance, best: Solution, name: str, put: Put) -> Solution:
+    """The solution with a phase put so, all in the same order."""
+    puts = {**best.puts, name: put}
+    order = sorted(puts, key=lambda x: (best.start[x], list(puts).index(x)))
+    moved = moves(instance, puts)
+    start, end = timed(instance, puts, moved, order)
+    return replace(best, puts=puts, moved=moved, start=start, end=end, period=max(end.values()))
