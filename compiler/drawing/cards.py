@@ -1,11 +1,11 @@
 """Cards: what a page tells of each node, edge and chip. They are shown on a click, and below each other in a list."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from .legend import swatch
 from .markup import Markup, joined, tag
-from .scene import Detail, Parts, Scene
+from .scene import Detail, Node, Parts, Scene
 
 SHADES = 5
 """How many shades parts of a bar have; after the last they begin again."""
@@ -43,15 +43,33 @@ def _told(scene: Scene) -> Iterator[tuple[str, str, str, tuple[Detail, ...], tup
 
 def card(c: Card) -> Markup:
     """A card as HTML."""
-    mark = tag("svg", swatch(c.kind), class_="figure swatch", viewBox="-1 -1 28 16", aria_hidden="true")
     return tag(
         "article",
-        tag("h3", mark, tag("span", c.title)),
+        tag("h3", _mark(c.kind), tag("span", c.title)),
         facts(c.details) if c.details else None,
         *(_parts(p) for p in c.parts if p.shares),
         id=c.id,
         class_=f"card {c.kind}",
     )
+
+
+def listed(scene: Scene, ids: Mapping[str, str]) -> Markup:
+    """The nodes in a list, for windows in which the picture is too small to be read. ids: the card of each."""
+    nodes = sorted(scene.nodes, key=lambda n: n.number or len(scene.nodes) + 1)
+    return tag("ol", *(tag("li", _entry(scene, n, ids[n.id])) for n in nodes), class_="nodes", aria_label="Boxes")
+
+
+def _entry(scene: Scene, node: Node, id: str) -> Markup:
+    """A button that shows the card of a node."""
+    lines = (*node.lines, node.lane) if len(scene.lanes) > 1 else node.lines
+    says = (tag("span", f"{line} ·" if n < len(lines) else line) for n, line in enumerate(lines, 1))
+    name = f"{node.number} {node.title}" if node.number else node.title
+    parts = (_mark(node.kind), tag("b", name), tag("small", *says))
+    return tag("button", *parts, type="button", class_=f"thing {node.kind}", data_card=id)
+
+
+def _mark(kind: str) -> Markup:
+    return tag("svg", swatch(kind), class_="figure swatch", viewBox="-1 -1 28 16", aria_hidden="true")
 
 
 def facts(details: tuple[Detail, ...]) -> Markup:

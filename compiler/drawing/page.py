@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 
-from .cards import card, cards, facts
+from .cards import card, cards, facts, listed
 from .chart import lay_out_chart
 from .layout import lay_out
 from .legend import entries, swatch
@@ -63,7 +63,8 @@ def _file(name: str) -> str:
 def _figures(scene: Scene, handles: Handles) -> Markup:
     drawing = lay_out(scene)
     wide = max(drawing.width, NARROWEST)
-    shown = [_figure("Placement", _graph_says(scene), [_View(graph(drawing, handles), wide, drawing.height)])]
+    graphs = [_View(graph(drawing, handles), wide, drawing.height)]
+    shown = [_figure("Placement", _graph_says(scene), graphs, listed(scene, handles.cards))]
     if scene.timeline:
         laid = [lay_out_chart(scene.timeline, w) for w in (wide, SLIM)]
         views = [_View(chart(c, handles), c.width, c.height) for c in laid]
@@ -78,7 +79,7 @@ class _View:
     height: float
 
 
-def _figure(name: str, says: str, views: Sequence[_View]) -> Markup:
+def _figure(name: str, says: str, views: Sequence[_View], below: Markup | None = None) -> Markup:
     """A figure that grows with the window up to a point; of two views of it, narrow windows show the second.
 
     In a narrow window it is as wide as the window, or of its actual size, and can be moved sideways: a button changes
@@ -90,7 +91,7 @@ def _figure(name: str, says: str, views: Sequence[_View]) -> Markup:
         "div", *drawn, class_="scroll", role="region", aria_label=f"{name}, can be moved sideways", tabindex="0"
     )
     button = tag("button", "Actual size", type="button", class_="size", hidden="", data_name=name)
-    return tag("figure", tag("figcaption", tag("h2", name), tag("span", says), button), moved)
+    return tag("figure", tag("figcaption", tag("h2", name), tag("span", says), button), moved, below)
 
 
 def _svg(view: _View, says: str, kind: str) -> Markup:

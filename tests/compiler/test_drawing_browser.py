@@ -230,6 +230,18 @@ def test_a_tap_on_a_small_phase_shows_its_details(show: Any) -> None:
     assert s.told.is_hidden()
 
 
+def test_a_narrow_window_lists_the_boxes_too(show: Any) -> None:
+    s = show(width=375, height=700, has_touch=True)
+    listed = s.page.locator(".nodes button")
+    assert listed.count() == s.page.locator("figure svg .thing:has(.box)").count() > 6
+    assert listed.first.inner_text().split("\n")[0] == "1 policy.generate"
+    listed.first.tap()
+    assert s.told.is_visible() and s.told.get_attribute("aria-label") == "policy.generate"
+    s.page.keyboard.press("Escape")
+    s.page.set_viewport_size({"width": 1280, "height": 900})
+    assert listed.first.is_hidden()
+
+
 @pytest.mark.parametrize(("width", "shown"), [(375, 2), (768, 2), (1920, 0)])
 def test_the_size_can_be_chosen_where_the_window_is_too_narrow_for_it(show: Any, width: int, shown: int) -> None:
     s = show(width=width)
