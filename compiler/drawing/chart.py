@@ -17,6 +17,8 @@ OUTSIDE = 17.0
 RIGHT, PAD, BADGE = 22.0, 7.0, 8.5
 THINNEST = 2.5
 """Bars are never thinner than this."""
+TICKS = 4
+"""Into how many parts an axis may be divided, however narrow it is."""
 PHASES = frozenset({"generate", "forward", "train", "operator"})
 
 
@@ -199,7 +201,7 @@ class _Chart:
     # ------------------------------------------------------------ axis
 
     def _ticks(self, plot: Rect) -> Iterator[Text]:
-        step = nice_step(self.timeline.period, plot.w / 90)
+        step = nice_step(self.timeline.period, max(TICKS, plot.w / 90))
         for index in range(int(self.timeline.period / step + 1e-9) + 1):
             text = f"{index * step:g}" + (" s" if index else "")
             yield Text(self._x(index * step), plot.bottom + 20, text, LABEL, "tick", "middle")

@@ -101,7 +101,7 @@ def _draw_rate(axes: Any, points: Sequence[Point]) -> None:
     _dress(axes, nodes, "steps per hour")
     axes.set_yscale("log", base=2)
     ticks = rate_ticks([*ideal, *(p.rate for p in points)])
-    axes.set_yticks(ticks, labels=[f"{t:.4g}" for t in ticks])
+    axes.set_yticks(ticks, labels=list(map(rate_label, ticks)))
     axes.set_ylim(ticks[0], ticks[-1])
     axes.legend(frameon=False, labelcolor=_INK)
 
@@ -114,6 +114,11 @@ def rate_ticks(rates: Sequence[float]) -> list[float]:
     first = max(t for t in every if t <= min(rates))
     last = min(t for t in every if t > max(rates))
     return [t for t in every if first <= t <= last]
+
+
+def rate_label(rate: float) -> str:
+    """A rate at its tick, never as a power of ten."""
+    return f"{rate:,.0f}" if rate >= 1 else f"{rate:.10f}".rstrip("0")
 
 
 def _draw_time(axes: Any, points: Sequence[Point]) -> None:

@@ -309,6 +309,13 @@ def test_dark_is_dark_and_paper_is_white(show: Any) -> None:
     assert s.page.evaluate(ground) == "rgb(255, 255, 255)"
 
 
+def test_paper_has_the_whole_pictures_and_nothing_to_press(show: Any) -> None:
+    s = show(width=375)
+    s.page.emulate_media(media="print")
+    assert s.page.locator(".wide").is_visible()
+    assert s.page.locator(".slim:visible, .nodes:visible, button:visible").count() == 0
+
+
 def test_the_plan_of_one_process_is_one_lane(show: Any, bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SCENES, "plan", planned(bench.plan(flow())))
     s = show("plan")

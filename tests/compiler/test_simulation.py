@@ -18,7 +18,7 @@ from shardflow.compiler.simulation import (
     sampled,
 )
 from shardflow.compiler.simulation.events import Ran
-from shardflow.compiler.simulation.scaling import rate_ticks
+from shardflow.compiler.simulation.scaling import rate_label, rate_ticks
 
 from .simulated import decision, engines, phase, ppo, simulated, split, weights
 
@@ -350,3 +350,7 @@ def test_impossible_options_are_refused(options: dict[str, float], said: str) ->
 )
 def test_the_axis_of_rates_has_ticks_around_all_of_them(rates: list[float], ticks: list[float]) -> None:
     assert rate_ticks(rates) == pytest.approx(ticks)
+
+
+def test_rates_at_an_axis_are_written_in_one_way() -> None:
+    assert [rate_label(r) for r in (5e4, 2000.0, 1.0, 0.05, 1e-5)] == ["50,000", "2,000", "1", "0.05", "0.00001"]
