@@ -21,7 +21,7 @@ PALETTE: dict[str, tuple[str, str]] = {
     "rows": ("#2b4a6b", "#a9c4e2"),
     "weights": ("#7b3f8c", "#d5a1e3"),
     "host": ("#6a717b", "#9aa1aa"),
-    "idle": ("#c3c8cf", "#3d444d"),
+    "idle": ("#c3c8cf", "#4d555f"),
     "focus": ("#0b62d6", "#79b0ff"),
 }
 """Name: (on white, on black). Text is `ink` or `muted` on `page`, `surface`, `lane` or a tint: 4.5 : 1 or more."""
