@@ -40,7 +40,7 @@ def reshard_bytes(shape: ModelShape, move: Reshard) -> float:
 
 
 def _parts(shape: ModelShape, move: Reshard) -> tuple[tuple[float, int, int], tuple[float, int, int]]:
-    """Bytes of all but the experts and of the experts; over how many devices beside tp·pp target and source cut them."""
+    """Bytes of all but the experts, and of these; over how many devices beside tp·pp target and source cut them."""
     e, size = shape.experts, element(move.dtype)
     routed = shape.sparse_layers * e.total * shape.expert * size if e else 0.0
     plain = shape.parameters * size - routed
