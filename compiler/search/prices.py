@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 from .. import cost as c
 from ..cluster import Cluster, Slice
@@ -23,10 +22,13 @@ class Prices:
     shapes: Mapping[str, ModelShape]
     kinds: Mapping[str, str] = field(default_factory=dict)
     constants: c.Constants = c.DEFAULT
+    _parts: dict[tuple[int, int], Slice] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def part(self, devices: int, first: int = 0) -> Slice:
         """So many ranks from `first` on."""
-        return _part(self.cluster, devices, first)
+        if (devices, first) not in self._parts:
+            self._parts[devices, first] = self.cluster.slice(devices, first)
+        return self._parts[devices, first]
 
     def phase(self, phase: PhaseSpec, layout: Layout, part: Slice, slots: int = 0) -> c.Cost:
         """Seconds and bytes of a phase in one step. slots: sequences that an engine runs at once at most."""
@@ -77,11 +79,6 @@ class Prices:
     def rows(self, size: float, source: Slice, target: Slice) -> float:
         """Seconds of `size` bytes of rows from a slot to another."""
         return c.move_seconds(size, source, target, False, self.constants)
-
-
-@lru_cache(4096)
-def _part(cluster: Cluster, devices: int, first: int) -> Slice:
-    return cluster.slice(devices, first)
 
 
 def prices_of(problem: Problem, cluster: Cluster, shapes: Mapping[str, ModelShape]) -> Prices:
