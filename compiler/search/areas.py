@@ -31,10 +31,16 @@ def _span(cluster: Cluster, ranks: range, areas: Sequence[Area]) -> Area:
 
 
 def slot_sizes(area: Area) -> tuple[int, ...]:
-    """Sizes that a slot may have: parts of a node that divide each other, few nodes, sixteenths of the area."""
+    """Sizes that a slot may have: parts of a node that divide each other, few nodes, sixteenths of the area.
+
+    Sixteenths are rounded to what many degrees divide; powers of two are among them, however many nodes there are.
+    """
     each, nodes = area.unit, -(-area.devices // area.unit)
     parts = [s for s in _chain(each) if s <= area.devices]
-    counts = {*range(1, min(nodes, FEW_NODES) + 1), *(nodes * k // SIXTEENTHS for k in range(1, SIXTEENTHS + 1))}
+    step = 1 << max(0, (nodes // SIXTEENTHS).bit_length() - 1)
+    sixteenths = (nodes * k // SIXTEENTHS // step * step for k in range(1, SIXTEENTHS + 1))
+    powers = (1 << k for k in range(nodes.bit_length()))
+    counts = {*range(1, min(nodes, FEW_NODES) + 1), *sixteenths, *powers, nodes}
     whole = [n * each for n in counts if 0 < n * each <= area.devices]
     return tuple(sorted({*parts, *whole, area.devices}))
 

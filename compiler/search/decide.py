@@ -122,7 +122,8 @@ class Decider:
         if not layout.micro:
             return
         tokens, count = self.prices.micro_batches(spec, layout)
-        each = f"{tokens:.0f} tokens of a rank{' in an optimizer step' if trains else ''} ÷ micro={layout.micro}"
+        micro = f"micro={layout.micro}" if layout.micro >= work.prompt + work.response else "a row, which no micro cuts"
+        each = f"{tokens:.0f} tokens of a rank{' in an optimizer step' if trains else ''} ÷ {micro}"
         if not trains:
             yield Quantity(f"micro-batches of {spec.name} per rank", count, "micro-batches", f"{each}, rounded up")
             return

@@ -187,11 +187,15 @@ class Decision(msgspec.Struct, frozen=True):
         return tuple(sorted((x for x in self.phases if x.slot == slot), key=lambda x: (x.start, x.name)))
 
     def resident(self, slot: str) -> Bytes:
-        """Bytes that each device of a slot holds all the time, by `model kind`; phases of a model share its state."""
+        """Bytes that each device of a slot holds all the time, by `model kind`; phases of a model share its state.
+
+        An engine has weights of its own.
+        """
         found: Bytes = {}
         for phase in self.on(slot):
+            of = f"{phase.model} engine" if phase.kind == "generate" else phase.model
             for kind, size in phase.memory.resident.items():
-                found[f"{phase.model} {kind}"] = max(size, found.get(f"{phase.model} {kind}", 0.0))
+                found[f"{of} {kind}"] = max(size, found.get(f"{of} {kind}", 0.0))
         return found
 
     def peak(self, slot: str) -> float:

@@ -21,7 +21,7 @@ def decision_lines(decision: Decision) -> Iterator[str]:
         yield from _slot(decision, slot.name)
     yield from _transfers([t for t in d.transfers if t.seconds > 0])
     yield from _section("lost", [_alternative(a) for a in d.alternatives])
-    numbers = (f"{q.name}: {q.value:g} {q.unit} = {q.source}" for q in d.arithmetic)
+    numbers = (f"{q.name}: {q.value:.10g} {q.unit} = {q.source}" for q in d.arithmetic)
     yield from _section("batch", list(numbers))
     yield from _section("assumed", list(d.assumptions))
     yield from _section("space", list(d.space))

@@ -34,7 +34,7 @@ class Prices:
         """Seconds and bytes of a phase in one step. slots: sequences that an engine runs at once at most."""
         shape = self.shapes[phase.model]
         work = self.work(phase, slots)
-        found = c.phase_cost(shape, work, _layout(layout), part, self.constants)
+        found = c.phase_cost(shape, work, _layout(layout, phase.work), part, self.constants)
         scale = (phase.work.passes + 2) / 3 if phase.kind == "train" else 1.0
         scale /= phase.work.every
         parts = {k: v * scale for k, v in found.parts.items() if v > 0}
@@ -63,7 +63,7 @@ class Prices:
         if isinstance(work, c.Generate):
             raise c.CostError(f"`{phase.name}` generates: it has no micro-batches")
         steps = work.steps if isinstance(work, c.Train) else 1
-        return c.dealt(work.batch, steps, _layout(layout))[1:]
+        return c.dealt(work.batch, steps, _layout(layout, phase.work))[1:]
 
     def host(self, size: float, part: Slice) -> float:
         """Seconds to bring bytes of each device to the host, or back."""
@@ -98,7 +98,8 @@ def _lengths(w: Workload) -> c.Lengths:
     return c.Lengths(max(1, w.response), w.longest)
 
 
-def _layout(layout: Layout) -> c.Layout:
+def _layout(layout: Layout, work: Workload | None = None) -> c.Layout:
+    """As the cost model has it. work: what has rows, of which a micro-batch has at least one."""
     recompute: c.work.Recompute = "full" if layout.recompute else "none"
-    micro = layout.micro or 8192
+    micro = max(layout.micro or 8192, work.prompt + work.response if work else 1)
     return c.Layout(layout.tp, layout.pp, layout.dp, layout.fsdp, ep=layout.ep, micro=micro, recompute=recompute)

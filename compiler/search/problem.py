@@ -4,6 +4,7 @@ Everything is read from the plan's own instructions: which phases there are, how
 they hand on. Lengths of texts are the only assumption.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from .. import plan as p
@@ -102,8 +103,20 @@ def problem_of(plan: p.Plan, lengths: Lengths | None = None) -> Problem:
         found.operators,
         max((a.staleness for a in plan.ahead), default=0),
         arithmetic(plan, counts, {f.name: f.instructions for f in found.phases}),
-        (*lengths.stated(limits_of(plan)), *counts.assumptions, *filter(None, several), *found.assumptions),
+        (
+            *lengths.stated(limits_of(plan)),
+            *counts.assumptions,
+            *filter(None, several),
+            *found.assumptions,
+            *_engines(found.phases),
+        ),
     )
+
+
+def _engines(phases: Iterable[Found]) -> tuple[str, ...]:
+    if not any(x.kind == "generate" for x in phases):
+        return ()
+    return ("an engine such as vLLM generates, and nothing is compiled: `engine=` and `compile=` change no cost",)
 
 
 def _phase(found: Found, counts: Counts) -> PhaseSpec:

@@ -75,6 +75,28 @@ def test_nothing_that_lost_is_faster(bench: Workbench, capsys: Output, slower: s
         assert found.peak(slot.name) <= slot.memory
 
 
+def test_more_nodes_are_no_slower(bench: Workbench, capsys: Output) -> None:
+    """Whatever divides: fewer may be used than there are."""
+    path = str(bench.write(flow()))
+    periods = [decision(capsys, path, "--cluster", f"{n}x8xH100").period for n in (8, 17, 37)]
+    assert periods[0] >= periods[1] * (1 - 1e-3) and periods[1] >= periods[2] * (1 - 1e-3)
+
+
+def test_a_micro_batch_has_a_row_however_small_it_is(bench: Workbench, capsys: Output) -> None:
+    path = str(bench.write(placed("policy.update on nodes, micro=8 tokens")))
+    found = decision(capsys, path, "--cluster", "4xH100")
+    (count,) = (q for q in found.arithmetic if q.name == "micro-batches of policy.update per rank")
+    (rows,) = (q for q in found.arithmetic if q.name == "rows of the batch of policy.update per rank")
+    assert count.value <= rows.value and "a row, which no micro cuts" in count.source
+
+
+def test_an_engine_has_weights_of_its_own(bench: Workbench, capsys: Output) -> None:
+    found = decision(capsys, str(bench.write(flow())), "--cluster", "4xH100", "--runnable")
+    for slot in found.slots:
+        kept = [x.memory.resident for x in found.on(slot.name)]
+        assert sum(found.resident(slot.name).values()) == pytest.approx(sum(sum(r.values()) for r in kept))
+
+
 def test_experts_are_cut_over_devices_and_never_where_runs_can_not(bench: Workbench, capsys: Output) -> None:
     path = str(bench.write(flow()))
     mixture = ["--model", "policy=qwen3-30b-a3b"]
