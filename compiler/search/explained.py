@@ -14,7 +14,9 @@ def decision_lines(decision: Decision) -> Iterator[str]:
         f", {d.staleness} step{'s' if d.staleness > 1 else ''} of staleness" if d.staleness else ""
     )
     proof = (
-        "proven: no placement in the space searched is faster" if d.gap < 5e-5 else f"at most {d.gap:.2%} from the best"
+        "proven: no placement in the space searched is faster"
+        if d.gap < 5e-5
+        else f"at most {d.gap:.2%} from the best of the space searched"
     )
     yield f"  bound   {_s(d.bound)}, gap {d.gap:.2%}: {proof}"
     for slot in d.slots:

@@ -7,7 +7,7 @@ from ..cluster import Cluster, Node, Pool
 from .bounds import one_slot
 from .candidates import Finder, Limits, finder_of, instance_of
 from .decision import Bytes
-from .instance import Candidate, Instance, Request, Room
+from .instance import Candidate, Instance, Lie, Request, Room
 from .misfits import clash, misfits
 from .prices import Prices
 from .problem import PhaseSpec
@@ -116,8 +116,10 @@ def _nearest(instance: Instance, prices: Prices, limits: Limits, lines: tuple[Re
                 fitting = [c for room in rooms for c in finder.of(instance.problem.phase(name), room)]
                 if fitting and not any(request.allows(c.layout) for c in fitting):
                     near = sorted(fitting, key=lambda c: _distance(c, request))
-                    shown = list(dict.fromkeys(str(c.layout) for c in near))[:2]
-                    return f"`{name}` fits with {' or with '.join(shown)}"
+                    shown: dict[Lie, str] = {}
+                    for c in near:
+                        shown.setdefault(c.key, str(c.layout))
+                    return f"`{name}` fits with {' or with '.join(list(shown.values())[:2])}"
         needs = _needed(largest, instance, prices, limits, lines)
         more = f"give `{largest}` {needs} of these devices" if needs else "give more devices"
         return f"leave a line out, or {more}"
@@ -161,13 +163,13 @@ def _more_nodes(pool: Pool, times: int) -> Sequence[Node]:
     return (Node(pool.device, each),) * (devices // each)
 
 
-def _distance(candidate: Candidate, request: Request) -> tuple[float, float]:
-    """How far a candidate is from what a line asks for: degrees as factors, then seconds."""
+def _distance(candidate: Candidate, request: Request) -> tuple[float, bool, float]:
+    """How far a candidate is from what a line asks for: degrees as factors, whether it sleeps, then seconds."""
     far = 0.0
     for name, asked in request.degrees.items():
         given = getattr(candidate.layout, name)
         far += max(given, asked) / min(given, asked) - 1
-    return far, candidate.seconds
+    return far, candidate.layout.sleeps, candidate.seconds
 
 
 def _kinds(resident: Bytes, transient: Bytes) -> str:

@@ -99,6 +99,7 @@ def test_a_plan_is_the_same_without_a_placement_on_a_cluster(bench: Workbench) -
         (["reward on nodes", "reward on controller"], "E0503", "`reward` is placed twice"),
         (["ref on somewhere"], "E0504", "this names no devices"),
         (["ref on nodes[1]"], "E0505", "`nodes[1]` is outside this cluster: it has only nodes[0]"),
+        (["ref on nodes[0:0]"], "E0505", "`nodes[0:0]` names no nodes"),
         (["ref with critic"], "E0502", "`critic` is neither"),
         (["ref with adv", "adv with ref"], "E0112", "`ref.logprobs` with `adv` with `ref.logprobs`: none of them"),
         (["ref with ref"], "E0112", "`ref.logprobs` with `ref.logprobs`"),

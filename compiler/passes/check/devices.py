@@ -157,6 +157,10 @@ def ranks_of(mesh: ast.Expr | None, cluster: Cluster, report: Report) -> range |
             if 0 <= start < last <= cluster.nodes:
                 return _nodes(cluster, start, last)
             named = f"nodes[{start}]" if stop is None else f"nodes[{start}:{stop}]"
+            if stop is not None and stop <= start:
+                help = f"the second number is the node after the last: `nodes[{start}:{start + 1}]` is one node"
+                report.add("E0505", f"`{named}` names no nodes", mesh.span, help=help)
+                raise NoSuchRanks
             only = "only nodes[0]" if cluster.nodes == 1 else f"nodes[0] to nodes[{cluster.nodes - 1}]"
             report.add("E0505", f"`{named}` is outside this cluster: it has {only}", mesh.span)
             raise NoSuchRanks
