@@ -331,7 +331,7 @@ def hit(text: str) -> float:
 
 def test_a_stop_request_ends_with_a_commit(workshop: Workshop, capsys: pytest.CaptureFixture[str]) -> None:
     """Ctrl-C lets the step end and commits it, so that nothing is lost; SIGTERM does the same."""
-    plan = workshop.folder / "plan.json"
+    plan, before = workshop.folder / "plan.json", signal.getsignal(signal.SIGINT)
     for name in ("INT", "TERM"):
         add_function(workshop, STOPS.replace("NAME", name))
         plan.write_bytes(encode(workshop.compile(FLOW.format(reward="rewards.hit(rollout.text)"))))
