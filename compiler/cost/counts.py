@@ -104,5 +104,4 @@ def touched(shape: ModelShape, tokens: float, ep: int = 1) -> float:
     if e is None:
         return shape.matrices
     share = 1 - (1 - e.active / e.total) ** max(1.0, tokens * ep)
-    routed = shape.sparse_layers * e.total * shape.expert
-    return float(shape.matrices - routed + share * routed / ep)
+    return float(shape.matrices - shape.routed + share * shape.routed / ep)

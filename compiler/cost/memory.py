@@ -27,11 +27,9 @@ def local_parameters(shape: ModelShape, layout: Layout) -> float:
 
 def _local(shape: ModelShape, layout: Layout) -> tuple[float, float]:
     """The same outside of routed experts, and in them."""
-    e = shape.experts
-    routed = shape.sparse_layers * e.total * shape.expert if e else 0
     stage = math.ceil(shape.layers / layout.pp) / shape.layers / layout.tp
     ends = shape.embedding / layout.tp * (1 if shape.tied or layout.pp > 1 else 2)
-    return (shape.matrices - routed) * stage + ends, routed * stage / layout.ep
+    return (shape.matrices - shape.routed) * stage + ends, shape.routed * stage / layout.ep
 
 
 def _held(shape: ModelShape, layout: Layout, optimizer: bool = False) -> float:

@@ -41,10 +41,8 @@ def reshard_bytes(shape: ModelShape, move: Reshard) -> float:
 
 def _parts(shape: ModelShape, move: Reshard) -> tuple[tuple[float, int, int], tuple[float, int, int]]:
     """Bytes of all but the experts, and of these; over how many devices beside tp·pp target and source cut them."""
-    e, size = shape.experts, element(move.dtype)
-    routed = shape.sparse_layers * e.total * shape.expert * size if e else 0.0
-    plain = shape.parameters * size - routed
-    source = move.source
+    size, source = element(move.dtype), move.source
+    plain, routed = (shape.parameters - shape.routed) * size, shape.routed * size
     return (plain, 1, source.fsdp), (routed, move.target.ep, max(source.fsdp, source.ep))
 
 

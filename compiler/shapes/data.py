@@ -123,6 +123,11 @@ class ModelShape:
         return self.layers * self.attention + dense + self.sparse_layers * (self.mixed + experts * self.expert)
 
     @property
+    def routed(self) -> int:
+        """Parameters of all routed experts, in all layers."""
+        return self.sparse_layers * self.experts.total * self.expert if self.experts else 0
+
+    @property
     def mixed(self) -> int:
         """Parameters of a sparse layer outside its routed experts: router and shared expert."""
         e = self.experts
